@@ -81,8 +81,7 @@ impl Gathered {
                 Fault::new(Code::StoreLost, Weight::Fails, On::Everything, "store", error.to_string());
             faults.push(fault.cured_by(error.cure()));
         }
-        let orphan =
-            |problem| Fault { code: Code::OrphanedTarget, weight: Weight::Noted, on: On::Host, problem };
+        let orphan = |problem| Fault { code: Code::Noted, weight: Weight::Noted, on: On::Host, problem };
         faults.extend(facts.orphans.into_iter().map(orphan));
         faults.extend(transports::silent(&config.portals, &facts.blocked, &facts.silent));
         if let Some(seen) = facts.units {

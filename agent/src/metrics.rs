@@ -1,4 +1,5 @@
-//! Metrics of the agent: its knowledge in Prometheus' format. docs/operations.md explains each.
+//! Metrics of the agent: its knowledge in Prometheus' format. docs/operations/metrics.md explains
+//! each.
 //!
 //! The grants bound the number of series: labels are volumes, their initiators and the volume
 //! groups of this agent, and nothing that a client chooses.

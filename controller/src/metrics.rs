@@ -1,4 +1,5 @@
-//! The controller's metrics, in Prometheus' words. docs/operations.md explains each of them.
+//! The controller's metrics, in Prometheus' words. docs/operations/metrics.md explains each of
+//! them.
 //!
 //! The database is counted at most every [`COUNTED_FOR`], and for at most a twentieth of the time.
 //! This bounds the cost, however often metrics are requested and however many volumes there are.

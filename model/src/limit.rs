@@ -1,4 +1,6 @@
-//! All limits of Mooring, each with its name and its reason.
+//! Limits of the values of this crate, and those that several programs must agree on, each with its
+//! name and its reason. A limit that one crate keeps alone stands there, beside the code that keeps
+//! it.
 
 use std::time::Duration;
 

@@ -42,8 +42,8 @@ struct Which {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Build the VMs' images: root file system, kernel, PID 1. Kept under target/rig; a second
-    /// build takes seconds.
+    /// Build the VMs' images: root file system, kernel, PID 1. Kept in `$XDG_CACHE_HOME/mooring` or
+    /// ~/.cache/mooring; a second build takes seconds.
     Build {
         /// The kernel: stable, backports, cloud, or next (of the next Debian release, with its
         /// root).

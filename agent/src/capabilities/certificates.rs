@@ -24,7 +24,7 @@ pub(super) fn look(tls: &Tls, now: SystemTime, faults: &mut Vec<Fault>) {
                 "{text}. The controller renews it if this agent joined with a token and can be dialled; otherwise replace it, and restart \
                  mooring-agent"
             );
-            faults.push(Fault::new(Code::CertificateEnds, Weight::Noted, On::Host, "certificate", text));
+            faults.push(Fault::new(Code::Noted, Weight::Noted, On::Host, "certificate", text));
         }
     }
 }

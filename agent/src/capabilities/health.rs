@@ -7,7 +7,7 @@
 use mooring_api::v1;
 use mooring_model::{Cure, Problem};
 
-/// Kind of a fault, in a word that programs may rely on. docs/operations.md lists them.
+/// Kind of a fault, in a word that programs may rely on. docs/operations/problems.md lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
     ModuleMissing,
@@ -27,13 +27,11 @@ pub(super) enum Code {
     PortUnusable,
     PortLink,
     StoreLost,
-    OrphanedTarget,
-    ImagesUnusable,
-    ImageTools,
     OwnUnit,
     ConflictingUnit,
     NeededUnit,
-    CertificateEnds,
+    /// A fault that is never more than noted. It is no reason, so that no program sees its word.
+    Noted,
 }
 
 impl Code {
@@ -56,13 +54,10 @@ impl Code {
             Self::PortUnusable => "port_unusable",
             Self::PortLink => "port_link_down",
             Self::StoreLost => "store_lost",
-            Self::OrphanedTarget => "orphaned_target",
-            Self::ImagesUnusable => "images_unusable",
-            Self::ImageTools => "image_tools_missing",
             Self::OwnUnit => "own_unit",
             Self::ConflictingUnit => "conflicting_unit",
             Self::NeededUnit => "needed_unit",
-            Self::CertificateEnds => "certificate_ends",
+            Self::Noted => "noted",
         }
     }
 }
@@ -280,7 +275,7 @@ mod tests {
         let mut found = found();
         let fault = |code, weight, text: &str| Fault::new(code, weight, On::Pools, "vg0", text.to_owned());
         let faults = [
-            fault(Code::OrphanedTarget, Weight::Noted, "one"),
+            fault(Code::Noted, Weight::Noted, "one"),
             fault(Code::ThinPoolNearlyFull, Weight::Degrades, "two"),
             fault(Code::LvmFailed, Weight::Fails, "three"),
         ];

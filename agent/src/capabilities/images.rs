@@ -20,13 +20,13 @@ pub(super) fn look(images: &Images, faults: &mut Vec<Fault>) -> v1::Images {
                 let text = format!(
                     "{program} is not installed, so that only raw images are read: apt-get install {package}"
                 );
-                faults.push(Fault::new(Code::ImageTools, Weight::Noted, On::Host, "images", text));
+                faults.push(Fault::new(Code::Noted, Weight::Noted, On::Host, "images", text));
             }
         }
     } else {
         let text =
             format!("{folder} is no folder: make it, or correct images_dir in the agent's configuration");
-        faults.push(Fault::new(Code::ImagesUnusable, Weight::Noted, On::Host, "images", text));
+        faults.push(Fault::new(Code::Noted, Weight::Noted, On::Host, "images", text));
     }
     v1::Images { folder, formats }
 }
