@@ -75,4 +75,3 @@ pub const KERNEL_ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 pub const KERNEL_ANSWER_DEADLINE_MAX: Duration = Duration::from_mins(5);
 
 /// Steps of one plan. A longer plan is a bug or a damaged tree, and is not started.
-pub const STEPS_PER_PLAN_MAX: usize = 16_384;
