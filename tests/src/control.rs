@@ -1,7 +1,7 @@
 //! The controller of a test site, on the storage node, and calls of the command line against it.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::{Output, Running};
@@ -23,9 +23,25 @@ const TOKEN_ID: &str = "95451c08a4e6511a";
 const TOKEN_HASH: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$6in3zwpeA+v/uuTE9k0rIQ$g91O0FRxv2rjl0rd4nL5dVqRpHAdiGCyddfKiP8iPSk";
 
+/// Exit status of `mooring`: accepted and not done yet; the same command again shows how it ends.
+const PENDING: i32 = 5;
+/// Time limit for a command that is repeated while it is pending.
+const DONE_WITHIN: Duration = Duration::from_mins(3);
+/// Most requests of [`Control::repeated`].
+const ASKED_MAX: u32 = 12;
+/// Seconds within which a command has to succeed. It is patience alone: what works ends earlier.
+const PATIENT: &str = "240";
+
 /// The attachment in an answer: its field, or the whole answer.
 pub fn attachment_of(mut answer: Value) -> Value {
     if answer["attachment"].is_object() { answer["attachment"].take() } else { answer }
+}
+
+/// The answer of a `mooring --json` that has succeeded.
+fn parsed(args: &[&str], out: Output) -> Result<Value> {
+    let out = out.ok()?;
+    serde_json::from_str(&out.stdout)
+        .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
 }
 
 /// A site with a controller on it, and native hosts.
@@ -177,19 +193,47 @@ impl<'a> Control<'a> {
         Self::words(&["--json", "detach", attachment, "--force"]).join(" ")
     }
 
+    /// Shell text that repeats a command while it is pending. Prints the last answer; fails if that
+    /// one is still pending, or another failure.
+    ///
+    /// On a busy machine the first answer to a force detach or a fence, after 5 s, may be that the
+    /// proof is not there yet.
+    pub fn repeated(words: &str) -> String {
+        format!(
+            "{{ n=0; s={PENDING}; while [ $s = {PENDING} ] && [ $n -lt {ASKED_MAX} ]; do \
+             n=$((n + 1)); s=0; a=$({words}) || s=$?; done; printf '%s\\n' \"$a\"; [ $s = 0 ]; }}"
+        )
+    }
+
     /// Runs `mooring` on the storage node, against the controller. Only its own `--timeout` limits
     /// it.
     pub fn mooring(&self, args: &[&str]) -> Result<Output> {
         self.site.storage()?.command(Self::words(args)).timeout(Duration::from_mins(6)).run()
     }
 
-    /// Like [`Self::mooring`], with `--json`; an exit status other than 0 is an error.
+    /// Like [`Self::mooring`], with `--json`; an exit status other than 0 is an error. It waits as
+    /// long as a busy machine may need.
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let mut all = vec!["--json"];
+        if !args.contains(&"--timeout") {
+            all.extend(["--timeout", PATIENT]);
+        }
         all.extend(args);
-        let out = self.mooring(&all)?.ok()?;
-        serde_json::from_str(&out.stdout)
-            .with_context(|| format!("`mooring {}` answered: {}", args.join(" "), out.stdout))
+        parsed(args, self.mooring(&all)?)
+    }
+
+    /// Detaches by force, and repeats that while it is pending: the first answer, after 5 s, may be
+    /// an unproven receipt. Returns the last answer; an exit status other than 0 is an error.
+    pub fn force_detach(&self, attachment: &str) -> Result<Value> {
+        let args = ["--json", "detach", attachment, "--force"];
+        let began = Instant::now();
+        loop {
+            let out = self.mooring(&args)?;
+            if out.status.code() != Some(PENDING) || began.elapsed() > DONE_WITHIN {
+                return parsed(&args, out);
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
     }
 
     /// Makes the type of shared volumes.

@@ -30,7 +30,7 @@ struct Proved {
     in_flight: u64,
     landed_in_control: u64,
     longest_gap_ms: u64,
-    receipt_ms: i128,
+    receipt_ms: u128,
     restored_ms: u128,
 }
 

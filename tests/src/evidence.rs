@@ -53,11 +53,16 @@ pub fn check(condition: bool, otherwise: impl FnOnce() -> String) -> Result<()> 
 /// Fails if something took longer than a bound that is to be kept, with the patience of
 /// [`wait_for`]. The error is a [`WaitRanOut`]: the machine may have been too slow.
 pub fn within(what: &str, took: Duration, limit: Duration) -> Result<()> {
-    if took > limit * PATIENCE {
+    if is_late(took, limit) {
         let took = took.as_secs_f64();
         return Err(WaitRanOut::new(format!("{what}, which took {took:.1} s"), limit).into());
     }
     Ok(())
+}
+
+/// Returns `true` if something took longer than a bound that is to be kept, with the same patience.
+pub fn is_late(took: Duration, limit: Duration) -> bool {
+    took > limit * PATIENCE
 }
 
 /// Factor for time limits. A limit catches things that never happen, and is written for a machine

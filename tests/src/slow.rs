@@ -25,6 +25,8 @@ const TOGETHER_EVERY_MS: u64 = SLOW_MS * 2;
 /// Time after an answer within which every write in flight has landed: three times that of the
 /// slowest write.
 pub const LANDS_WITHIN: Duration = Duration::from_millis((SLOW_MS * 3).next_multiple_of(1000));
+/// Time limit for a removal with all its repetitions, and for the wait after it.
+const LIMIT: Duration = Duration::from_mins(10);
 /// The backend's delay in the control: longer than any call that is to be shown as no barrier, on
 /// any machine. Writes in flight land when the delay is removed, so nothing waits so long.
 const CONTROL_MS: u64 = 20_000;
@@ -68,7 +70,8 @@ fn in_flight(disks: &[&Disk<'_>], writes: u64) -> Result<()> {
 pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64)> {
     let read = read(device);
     let wait = LANDS_WITHIN.as_secs();
-    let out = site.storage()?.sh(&format!("{cut}; echo; {read}; sleep {wait}; {read}"))?.ok()?;
+    let script = format!("{cut}; echo; {read}; sleep {wait}; {read}");
+    let out = site.storage()?.command(["sh", "-euc", &script]).timeout(LIMIT).run()?.ok()?;
     let mut lines: Vec<&str> = out.stdout.trim_end().lines().collect();
     let (Some(after), Some(before)) = (lines.pop(), lines.pop()) else {
         bail!("no stamps in {}", out.stdout)
@@ -76,18 +79,10 @@ pub fn landed_after(site: &Site, device: &str, cut: &str) -> Result<(String, u64
     Ok((lines.join("\n"), landed_between(before, after)?))
 }
 
-/// Most requests of a force detach until its receipt is proven: on a busy machine the first answer,
-/// after 5 s, may be "pending" (exit status 5).
-const ASKED_MAX: u32 = 12;
-
 /// Force-detaches a host with writes in flight. Returns the receipt, which is proven; no stamp
 /// lands after the answer that says so.
 pub fn force_detach(site: &Site, device: &str, attachment: &str) -> Result<Value> {
-    let words = Control::force_words(attachment);
-    let until_proven = format!(
-        "n=0; s=5; while [ $s = 5 ] && [ $n -lt {ASKED_MAX} ]; do \
-         n=$((n + 1)); s=0; {words} >/run/detached || s=$?; done; cat /run/detached; [ $s = 0 ]"
-    );
+    let until_proven = Control::repeated(&Control::force_words(attachment));
     let (answer, landed) = landed_after(site, device, &until_proven)?;
     let mut answer: Value =
         serde_json::from_str(&answer).with_context(|| format!("the detach answered {answer}"))?;
@@ -122,7 +117,7 @@ pub fn landed_after_each(site: &Site, first: &str, cuts: &[Cut]) -> Result<Vec<(
         write!(script, "{} >{folder}/{at}.after; ", read(&cut.device))?;
     }
     let storage = site.storage()?;
-    storage.sh(&script)?.ok()?;
+    storage.command(["sh", "-euc", &script]).timeout(LIMIT).run()?.ok()?;
     let said = |at: usize, what: &str| -> Result<String> {
         Ok(storage.run(&["cat", &format!("{folder}/{at}.{what}")])?.ok()?.stdout)
     };

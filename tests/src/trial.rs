@@ -76,8 +76,8 @@ impl Verb {
         }
     }
 
-    /// Forces a host off everything that it has: attachments with their LVs. Returns for each the
-    /// answer, and how many stamps landed after it.
+    /// Forces a host off everything that it has: attachments with their LVs. Repeats that while it
+    /// is pending. Returns for each the last answer, and how many stamps landed after it.
     pub fn take_off<'h>(
         self,
         site: &Site,
@@ -89,14 +89,14 @@ impl Verb {
             Self::ForceDetach => "true".to_owned(),
             Self::Fence => {
                 let fence = ["--json", "host", "fence", host, "--reason", "trial"];
-                let fence = Control::words(&fence).join(" ");
+                let fence = Control::repeated(&Control::words(&fence).join(" "));
                 // A refused one prints the reason in place of an answer.
                 format!("{fence} >{answer} 2>{answer}.why || cat {answer}.why >>{answer}")
             }
         };
         let cut = |(attachment, device): (&str, String)| {
             let words = match self {
-                Self::ForceDetach => Control::force_words(attachment),
+                Self::ForceDetach => Control::repeated(&Control::force_words(attachment)),
                 Self::Fence => format!("cat {answer}"),
             };
             Cut { words, device }

@@ -12,6 +12,7 @@ use crate::evidence::{check, wait_for};
 use crate::native::text;
 use crate::site::{number, progress};
 use crate::slow::{self, SLOW_MS, WRITERS};
+use crate::tally::took;
 
 impl Demo<'_> {
     /// Puts a delay before every write of the volume's LV (`true`), or removes it. The LV's own
@@ -54,8 +55,7 @@ impl Demo<'_> {
         let began = Instant::now();
         let receipt = slow::force_detach(self.site, &self.device, &self.attachment1)?;
         let cut = receipt["sessions_cut"].as_array().map_or(0, Vec::len);
-        let took = took_ms(&receipt)
-            .unwrap_or_else(|| i128::try_from(began.elapsed().as_millis()).unwrap_or(i128::MAX));
+        let took = took(&receipt).unwrap_or_else(|| began.elapsed()).as_millis();
         self.evidence.shows(format!(
             "host1 is force-detached with {in_flight} writes in flight in a backend of {SLOW_MS} ms: receipt `proven` after \
              {took} ms ({cut} session cut), 0 stamps landed in the {} s after it",
@@ -133,7 +133,7 @@ impl Demo<'_> {
         self.proved.landed_in_control = landed;
         writer.kill()?;
         self.slow(false)?;
-        self.control.json(&["detach", &self.attachment1, "--force"])?;
+        self.control.force_detach(&self.attachment1)?;
         drop(writer.wait()?);
         let host = &self.control.hosts[0];
         wait_for("host1 to let go", Duration::from_secs(30), || {
@@ -141,10 +141,4 @@ impl Demo<'_> {
         })?;
         self.reattach_host1()
     }
-}
-
-/// Duration of a receipt's revoke, from the receipt's own times.
-fn took_ms(receipt: &Value) -> Option<i128> {
-    let at = |key: &str| receipt[key].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
-    Some(i128::from(at("ended")?.as_millisecond() - at("began")?.as_millisecond()))
 }

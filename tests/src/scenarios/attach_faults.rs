@@ -287,7 +287,7 @@ impl<'a> Faults<'a> {
              gap {} ms",
             number(&seen, "longest_gap_ms")?
         ));
-        self.control.json(&["detach", &id, "--force"])?;
+        self.control.force_detach(&id)?;
         let began = Instant::now();
         wait_for("the writes to fail", HALF_MINUTE, || {
             Ok((number(&progress(&writer)?, "errors")? > 0).then_some(()))
@@ -366,7 +366,7 @@ impl<'a> Faults<'a> {
             ))?
             .ok()?;
         self.start_storage_agent()?;
-        self.control.json(&["detach", &id, "--force"])?;
+        self.control.force_detach(&id)?;
         let (id, disk) = self.attach()?;
         check(disk.naa()?.starts_with("6001405"), || "the disk".to_owned())?;
         self.control.json(&["detach", &id])?;

@@ -154,7 +154,7 @@ impl Scene<'_> {
         let (attached, _) = self.attach(&["--cache", "off"])?;
         let fill = format!("dd if=/dev/zero bs={DIRTY_BYTES} count=1 status=none >&4");
         let writer = self.keep_open(&attached.path, "4<>", &fill)?;
-        self.control.json(&["detach", &attached.id, "--force"])?;
+        self.control.force_detach(&attached.id)?;
         let record = wait_for("what was not written", HALF_MINUTE, || {
             let record = self.control.json(&["receipt", "show", &attached.id])?;
             Ok(record["unwritten_bytes"].is_u64().then_some(record))

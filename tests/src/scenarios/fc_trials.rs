@@ -269,7 +269,7 @@ impl<'a> Trials<'a> {
         let landed =
             fibre::landed_after_unmapping(scene.site, scene.one, &device(&volume), attached.lun, &disk)?;
         scene.evidence.shows(format!("the control: unmapping alone let {landed} stamps land"));
-        scene.control.json(&["detach", &attached.id, "--force"])?;
+        scene.control.force_detach(&attached.id)?;
         fibre::close_port(scene.one)
     }
 }

@@ -199,7 +199,7 @@ impl Acts<'_> {
         let write = |one: &One| Disk::new(vm, one.path.clone()).write_stamps(&PACED);
         let writers = self.disks.iter().map(write).collect::<Result<Vec<_>>>()?;
         writers.iter().try_for_each(|writer| going(writer).map(drop))?;
-        let taken = self.control.json(&["detach", &self.disks[VICTIM].attachment, "--force"])?;
+        let taken = self.control.force_detach(&self.disks[VICTIM].attachment)?;
         check(taken["done"] == true, || format!("the force detach of one disk: {taken}"))?;
         wait_for("the writes of the disk that was taken away to fail", Duration::from_mins(1), || {
             Ok((number(&progress(&writers[VICTIM])?, "errors")? > 0).then_some(()))
