@@ -232,7 +232,7 @@ impl Site {
     pub fn mooring(&self, args: &[&str]) -> Result<Output> {
         let mut argv = vec![format!("{BIN}/mooring"), "--agent".to_owned(), AGENT.to_owned()];
         argv.extend(args.iter().map(|&arg| arg.to_owned()));
-        self.storage()?.command(argv).timeout(Duration::from_secs(90)).run()
+        self.storage()?.command(argv).timeout(Duration::from_mins(6)).run()
     }
 
     /// Runs `mooring --json` and parses its answer; an exit status other than 0 is an error. It
@@ -240,7 +240,7 @@ impl Site {
     pub fn json(&self, args: &[&str]) -> Result<Value> {
         let mut all = vec!["--json"];
         if !args.contains(&"--timeout") {
-            all.extend(["--timeout", "80"]);
+            all.extend(["--timeout", "240"]);
         }
         all.extend(args);
         let out = self.mooring(&all)?.ok()?;

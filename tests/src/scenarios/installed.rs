@@ -163,7 +163,7 @@ impl<'a> Machine<'a> {
     }
 
     fn sh(&self, script: &str) -> Result<String> {
-        let out = self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(5)).run()?.ok()?;
+        let out = self.vm.command(["sh", "-euc", script]).timeout(Duration::from_mins(10)).run()?.ok()?;
         Ok(out.stdout)
     }
 
@@ -195,7 +195,7 @@ impl<'a> Machine<'a> {
         self.import()?;
         self.verbs()?;
         self.inside()?;
-        let live = attachment_of(self.mooring("attach data --host storage1")?);
+        let live = attachment_of(self.mooring("attach data --host storage1 --timeout 240")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.sh(&format!("cmp -n 16777216 {IMAGES}/disk.raw {path}"))?;
         self.named(&live, &path)?;
@@ -647,7 +647,7 @@ impl<'a> Machine<'a> {
 
     fn leave(&mut self) -> Result<()> {
         self.up_soon()?;
-        self.mooring("detach data --host storage1")?;
+        self.mooring("detach data --host storage1 --timeout 240")?;
         self.mooring("volume delete data --timeout 120")?;
         let left = self.sh(&format!(
             "find {TARGET}/iscsi -maxdepth 1 -name 'iqn*'; lvs --noheadings -o lv_name {GROUP}; ls /run/mooring/attachments"

@@ -21,7 +21,8 @@ use crate::site::{BIN, Programs, Site, goes_on, going, number, progress};
 
 const PROGRAM: &str = "mooring-sessiond-faults";
 const HALF_MINUTE: Duration = Duration::from_secs(30);
-const MINUTE: Duration = Duration::from_mins(1);
+/// Time limit for commands and for a daemon that is to die: no wait takes as long.
+const LONG: Duration = Duration::from_mins(10);
 const SIGABRT: i32 = 6;
 
 /// The steps of an attach.
@@ -160,7 +161,7 @@ impl<'a> Killed<'a> {
         self.control.hosts[0].kill_sessiond()?;
         let crash = format!("MOORING_SESSIOND_CRASH_AT={at}");
         let armed =
-            self.host().vm.command(["env", &crash, &format!("{BIN}/{PROGRAM}")]).timeout(MINUTE).spawn()?;
+            self.host().vm.command(["env", &crash, &format!("{BIN}/{PROGRAM}")]).timeout(LONG).spawn()?;
         wait_for("the armed sessiond to start", HALF_MINUTE, || {
             // It may die while it takes over.
             Ok((!armed.is_running() || armed.stderr_so_far().contains("ready")).then_some(()))
@@ -196,8 +197,8 @@ impl<'a> Killed<'a> {
     }
 
     fn spawn(&self, args: &[&str]) -> Result<Running> {
-        let all = [&["--json"], args].concat();
-        self.site.storage()?.command(Control::words(&all)).timeout(MINUTE).spawn()
+        let all = [&["--json", "--timeout", "240"], args].concat();
+        self.site.storage()?.command(Control::words(&all)).timeout(LONG).spawn()
     }
 
     fn attach(&mut self, at: &str) -> Result<Attached<'a>> {

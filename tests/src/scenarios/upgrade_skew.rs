@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::installed::{INIT, versions};
 use super::packaged;
-use crate::control::attachment_of;
+use crate::control::{Control, attachment_of};
 use crate::disk::Disk;
 use crate::earlier;
 use crate::evidence::{Evidence, check, wait_for};
@@ -26,7 +26,10 @@ use crate::site::{GROUP, Programs, TARGET, goes_on, going, number, progress};
 const NEW: &str = "0.0.2";
 
 /// Time limit for each script: dpkg is slow where the processor is emulated.
-const LIMIT: Duration = Duration::from_mins(5);
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// The beginning of each command to the controller.
+const MOORING: &str = "mooring --token-file /root/token --json";
 
 /// Options of a writer that leaves the emulated processor to dpkg.
 const PACED: [&str; 4] = ["--threads", "2", "--every-ms", "20"];
@@ -121,7 +124,7 @@ impl<'a> Machines<'a> {
 
     fn play(&mut self) -> Result<()> {
         self.install()?;
-        let live = attachment_of(self.mooring("attach data --host host1")?);
+        let live = attachment_of(self.mooring("attach data --host host1 --timeout 240")?);
         let disk = Disk::new(self.host1, text(&live, "device_path")?);
         let writer = disk.write_stamps(&PACED)?;
         going(&writer)?;
@@ -135,7 +138,7 @@ impl<'a> Machines<'a> {
         drop((writer.kill()?, writer.wait()?));
         let stamps = disk.read_stamps()?.len();
         check(stamps > 0, || "the disk has no stamps".to_owned())?;
-        self.mooring("detach data --host host1")?;
+        self.mooring("detach data --host host1 --timeout 240")?;
         self.mooring("volume delete data --timeout 240")?;
         let left = sh(
             self.storage,
@@ -186,8 +189,15 @@ impl<'a> Machines<'a> {
 
     /// Runs `mooring --json` on the controller's machine.
     fn mooring(&self, words: &str) -> Result<Value> {
-        let out = sh(self.storage, &format!(". /root/env; mooring --token-file /root/token --json {words}"))?;
+        let out = sh(self.storage, &format!(". /root/env; {MOORING} {words}"))?;
         serde_json::from_str(&out).with_context(|| format!("`mooring {words}` answered: {out}"))
+    }
+
+    /// Detaches by force, and repeats that while it is pending. Returns the last answer.
+    fn force_detach(&self, attachment: &str) -> Result<Value> {
+        let words = format!("{MOORING} detach {attachment} --force --timeout 120");
+        let out = sh(self.storage, &format!(". /root/env; {}", Control::repeated(&words)))?;
+        serde_json::from_str(&out).with_context(|| format!("`{words}` answered: {out}"))
     }
 
     /// Waits until exactly this many hosts are listed and up.
@@ -235,10 +245,10 @@ impl<'a> Machines<'a> {
     /// meanwhile another host attaches it.
     fn works(&self, kind: &str, host: &str, other: &str) -> Result<()> {
         self.mooring(&format!("volume create work --size 1GiB --type {kind} --timeout 240"))?;
-        self.mooring(&format!("attach work --host {host} --timeout 120"))?;
+        let live = attachment_of(self.mooring(&format!("attach work --host {host} --timeout 120"))?);
         self.mooring(&format!("attach work --host {other} --mode ro --timeout 120"))?;
         self.mooring(&format!("detach work --host {other} --timeout 120"))?;
-        let cut = self.mooring(&format!("detach work --host {host} --force --timeout 120"))?;
+        let cut = self.force_detach(text(&live, "id")?)?;
         check(cut.to_string().contains("\"proven\""), || format!("the receipt is: {cut}"))?;
         self.mooring("volume delete work --timeout 240").map(drop)
     }

@@ -183,7 +183,7 @@ impl Machines<'_> {
     /// Runs as root on the host, with the files that operator.sh has left there.
     fn attach(&mut self, rotates: bool) -> Result<()> {
         self.mooring("volume create data --size 1GiB --timeout 240")?;
-        let answer = self.mooring("--json attach data --host host1")?;
+        let answer = self.mooring("--json attach data --host host1 --timeout 240")?;
         let answer = serde_json::from_str(&answer).with_context(|| format!("attach answered: {answer}"))?;
         let live = attachment_of(answer);
         let disk = Disk::new(self.host, text(&live, "device_path")?);
@@ -199,7 +199,7 @@ impl Machines<'_> {
         self.collect()?;
         let stamps = disk.read_stamps()?.len();
         check(stamps > 0, || "the disk has no stamps".to_owned())?;
-        self.mooring("detach data --host host1")?;
+        self.mooring("detach data --host host1 --timeout 240")?;
         self.mooring("volume delete data --timeout 240")?;
         self.evidence.shows(format!(
             "root on the host makes a volume, attaches it natively, writes and reads {stamps} stamps, detaches and deletes it"

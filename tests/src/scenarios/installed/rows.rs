@@ -59,7 +59,7 @@ pub(super) const DETACHED: &[Row] = &[
     ("host enable storage1", 0, "\"disabled\": false"),
     ("host drain storage1", 0, "\"drained\": true"),
     ("host undrain storage1", 0, "\"drained\": false"),
-    ("host fence storage1 --reason tried --timeout 60", 0, "\"proof\": \"proven\""),
+    ("host fence storage1 --reason tried --timeout 240", 0, "\"proof\": \"proven\""),
     ("host fences", 0, "\"reason\": \"tried\""),
     ("host unfence storage1", 0, "\"lifted_at\": \"2"),
     ("host show storage1", 0, "\"name\": \"storage1\""),
@@ -70,10 +70,10 @@ pub(super) const DETACHED: &[Row] = &[
 pub(super) const BY_HAND: &[Row] = &[
     ("agent show", 0, "\"modules\": ["),
     ("volume create hand --size 8MiB --group vg0 --timeout 120", 0, "\"done\": true"),
-    ("export grant hand --initiator iqn.2026-01.lab:hand --mode ro", 0, "\"done\": true"),
+    ("export grant hand --initiator iqn.2026-01.lab:hand --mode ro --timeout 120", 0, "\"done\": true"),
     ("export show hand", 0, "iqn.2026-01.lab:hand"),
     ("plan hand", 0, "\"steps\": []"),
-    ("export revoke hand --initiator iqn.2026-01.lab:hand", 0, "\"proven\": true"),
+    ("export revoke hand --initiator iqn.2026-01.lab:hand --timeout 120", 0, "\"proven\": true"),
     ("volume delete hand --timeout 120", 0, "\"done\": true"),
 ];
 

@@ -84,7 +84,7 @@ impl Machine<'_> {
         asked.pid()?;
         asked.detach();
         let began = Instant::now();
-        let off = self.vm.wait_off(Duration::from_secs(90))?;
+        let off = self.vm.wait_off(Duration::from_mins(5))?;
         let said = journal.stdout_so_far();
         check(off, || format!("the machine did not turn itself off: {said}"))?;
         check(said.contains("logind tells of a shutdown"), || format!("the agent was not told: {said}"))?;

@@ -55,7 +55,7 @@ impl Machine<'_> {
         let made = self.mooring("volume create verbs --size 1GiB --type thin --timeout 120")?;
         check(made["done"] == true, || made.to_string())?;
         self.audited(text(&made["volume"], "id")?)?;
-        let live = attachment_of(self.mooring("attach verbs --host storage1")?);
+        let live = attachment_of(self.mooring("attach verbs --host storage1 --timeout 240")?);
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
         self.grown(&path)?;
         self.put(&path, "before")?;
@@ -66,7 +66,7 @@ impl Machine<'_> {
         self.reservations(&path)?;
         self.rows(TO_CONTROLLER, &id, ATTACHED)?;
         self.cut(&path)?;
-        self.mooring(&format!("detach {id}"))?;
+        self.mooring(&format!("detach {id} --timeout 240"))?;
         self.rows(TO_CONTROLLER, &id, DETACHED)?;
         self.snapshot_unmanaged()?;
         self.renamed()?;
@@ -92,12 +92,12 @@ impl Machine<'_> {
     /// Changes the mode and the cache of an attachment in place.
     fn changed(&mut self, id: &str, path: &str) -> Result<()> {
         for mode in ["ro", "rw"] {
-            let set = attachment_of(self.mooring(&format!("attachment mode {id} {mode} --timeout 60"))?);
+            let set = attachment_of(self.mooring(&format!("attachment mode {id} {mode} --timeout 240"))?);
             check(set["effective_mode"] == mode, || set.to_string())?;
         }
         self.put(path, "after")?;
         for cache in ["off", "on"] {
-            let set = attachment_of(self.mooring(&format!("attachment cache {id} {cache} --timeout 60"))?);
+            let set = attachment_of(self.mooring(&format!("attachment cache {id} {cache} --timeout 240"))?);
             check(set["cache"] == cache && set["cache_in_force"] == cache, || set.to_string())?;
         }
         self.evidence.shows(
@@ -114,7 +114,7 @@ impl Machine<'_> {
             let count = seen["registrations"].as_array().map_or(0, Vec::len);
             Ok((count == 1 && seen["durable"] == true).then_some(()))
         })?;
-        let took = self.mooring("volume reservations verbs --clear --timeout 60")?;
+        let took = self.mooring("volume reservations verbs --clear --timeout 240")?;
         let number = |of: &str| took[of]["registrations"].as_array().map(Vec::len);
         check(number("before") == Some(1) && number("reservations") == Some(0), || took.to_string())?;
         self.evidence.shows("inside of the units' sandboxes: a registration is listed, kept and cleared");
@@ -124,7 +124,7 @@ impl Machine<'_> {
     /// The volume is cut off from its disk below its host, whose reads and writes fail. Given back,
     /// it has its content.
     fn cut(&mut self, path: &str) -> Result<()> {
-        let cut = self.mooring("volume cut verbs --force --timeout 60")?;
+        let cut = self.mooring("volume cut verbs --force --timeout 240")?;
         check(cut["done"] == true && cut["cut"]["state"] == "in_force", || cut.to_string())?;
         for io in [
             format!("dd if={path} of=/dev/null bs=4k count=1 iflag=direct 2>&1"),
@@ -133,7 +133,7 @@ impl Machine<'_> {
             let said = self.vm.sh(&io)?;
             check(said.stdout.contains("Input/output error"), || format!("while it is cut off: {said:?}"))?;
         }
-        let given_back = self.mooring("volume uncut verbs --timeout 60")?;
+        let given_back = self.mooring("volume uncut verbs --timeout 240")?;
         check(given_back["done"] == true && given_back["cut"].is_null(), || given_back.to_string())?;
         self.holds(path, "after")?;
         self.put(path, "after")?;
@@ -186,7 +186,7 @@ impl Machine<'_> {
             self.holds(&format!("/dev/{GROUP}/mooring-{}", text(&shown, "id")?), "before")?;
         }
         self.mooring("type create sole --spec provisioning:type=thin")?;
-        self.mooring("volume retype verbs sole --timeout 60")?;
+        self.mooring("volume retype verbs sole --timeout 240")?;
         let shown = self.mooring("volume show verbs")?;
         check(shown["type"] == "sole", || shown.to_string())?;
         for words in ["snapshot delete one", "volume delete copy", "volume delete verbs"] {
