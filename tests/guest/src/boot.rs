@@ -26,7 +26,7 @@ const NONE: Option<&str> = None;
 /// 15 boots where three emulators shared a third of a processor, and not in 150 boots of a single
 /// VM. Other boots accept the same file.
 const SIGNATURE_TRIES: u32 = 3;
-const DEVICE_WAIT: Duration = Duration::from_secs(20);
+const DEVICE_WAIT: Duration = Duration::from_mins(1);
 
 /// The rig's settings on the kernel command line, as `mooring.KEY=VALUE`.
 struct Settings(BTreeMap<String, String>);
@@ -277,7 +277,7 @@ fn network(settings: &Settings) -> Result<()> {
 fn devices() -> Result<()> {
     run("/usr/lib/systemd/systemd-udevd", &["--daemon"])?;
     run("/usr/bin/udevadm", &["trigger", "--action=add", "--subsystem-match=block"])?;
-    run("/usr/bin/udevadm", &["settle", "--timeout=20"])
+    run("/usr/bin/udevadm", &["settle", "--timeout=60"])
 }
 
 /// The command server's unit, the last that systemd starts. The mark tells the rig that it may

@@ -112,7 +112,7 @@ fn uptime() -> f64 {
 /// module was loaded.
 fn find_port() -> Result<PathBuf> {
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(20) {
+    while start.elapsed() < Duration::from_mins(1) {
         for entry in fs::read_dir("/sys/class/virtio-ports").into_iter().flatten().flatten() {
             let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
             if name.trim() == wire::PORT_NAME {

@@ -18,7 +18,7 @@ pub(crate) struct Qmp {
 impl Qmp {
     /// Takes the greeting and enters command mode.
     pub(crate) fn start(stream: UnixStream) -> Result<Self> {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).context("set a limit on QEMU's answers")?;
+        stream.set_read_timeout(Some(Duration::from_mins(1))).context("set a limit on QEMU's answers")?;
         let writer = stream.try_clone().context("duplicate QEMU's control socket")?;
         let mut qmp = Self { reader: BufReader::new(stream), writer };
         let greeting = qmp.line()?;

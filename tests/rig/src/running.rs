@@ -16,7 +16,7 @@ use crate::waited::WaitRanOut;
 /// Time that a killed command may take to be gone; one that waits inside the kernel may never be.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 /// Time that the start of a command may take.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_mins(2);
 
 /// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -33,13 +33,13 @@ use crate::volatile;
 use crate::waited::WaitRanOut;
 
 /// Time limit of a command in [`Vm::run`].
-pub const COMMAND_LIMIT: Duration = Duration::from_mins(2);
+pub const COMMAND_LIMIT: Duration = Duration::from_mins(4);
 /// Time limit of a boot on a machine that also does other work.
-const BOOT_LIMIT: Duration = Duration::from_mins(2);
+const BOOT_LIMIT: Duration = Duration::from_mins(5);
 /// Time limit for QEMU to connect its sockets.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+const CONNECT_LIMIT: Duration = Duration::from_mins(2);
 /// Time that a transfer may stall at its end.
-const TRANSFER_LIMIT: Duration = Duration::from_mins(2);
+const TRANSFER_LIMIT: Duration = Duration::from_mins(5);
 /// Most bytes of stdout, and of stderr, that are kept.
 const OUTPUT_LIMIT: u64 = 16 << 20;
 

@@ -19,7 +19,7 @@ use crate::options::VmSpec;
 use crate::process::Guarded;
 
 /// Time limit for it to listen.
-const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+const LISTENS_WITHIN: Duration = Duration::from_mins(1);
 
 /// The path in the run folder at which QEMU finds a disk.
 pub(crate) fn socket(vm: &str, disk: usize) -> String {

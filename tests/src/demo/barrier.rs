@@ -27,7 +27,7 @@ impl Demo<'_> {
             "{} >/run/plain.json 2>&1 & while [ \"$(cat {protect})\" != 1 ]; do :; done",
             set(&["ro"])
         );
-        let barrier = set(&["ro", "--barrier"]);
+        let barrier = set(&["ro", "--barrier", "--timeout", "240"]);
         let (writer, _) = self.write_slowly()?;
         let landed = slow::landed_after_unmapping(self.site, &self.device, &plain)?;
         writer.kill()?;

@@ -73,7 +73,9 @@ impl Demo<'_> {
         sleep(MOMENT);
         let agent = self.site.start_agent()?;
         self.control.start_controller()?;
-        self.site.nothing_planned().context("after the agent's restart")?;
+        wait_for("nothing to be planned after the agent's restart", Duration::from_secs(30), || {
+            self.site.nothing_planned().map(Some)
+        })?;
         sleep(MOMENT);
         let (writes, gap) = Self::wrote_on(writer)?;
         self.evidence.shows(format!(

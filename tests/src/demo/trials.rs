@@ -54,6 +54,8 @@ impl Size {
 pub(crate) const STATE_DISK: u64 = 256 << 20;
 const STATE: &str = "/var/lib/mooring";
 
+/// Time limit for the attaches of a round. They run at once.
+const ATTACHED_WITHIN: Duration = Duration::from_mins(6);
 /// Time limit for a host to be in order again.
 const IN_ORDER: Duration = Duration::from_secs(90);
 
@@ -187,12 +189,13 @@ impl Trials<'_> {
     fn attach(&mut self) -> Result<()> {
         let mut script = "mkdir -p /run/trial;".to_owned();
         for shared in self.shared.iter().filter(|shared| shared.attachment.is_empty()) {
-            let attach = ["--json", "attach", &shared.volume, "--host", "host1", "--mode", "rw"];
+            let attach =
+                ["--json", "attach", &shared.volume, "--host", "host1", "--mode", "rw", "--timeout", "240"];
             let attach = Control::words(&attach).join(" ");
             write!(script, "{attach} >/run/trial/{} & ", shared.volume)?;
         }
         let storage = self.demo.site.storage()?;
-        storage.sh(&format!("{script} wait"))?.ok()?;
+        storage.command(["sh", "-euc", &format!("{script} wait")]).timeout(ATTACHED_WITHIN).run()?.ok()?;
         for shared in self.shared.iter_mut().filter(|shared| shared.attachment.is_empty()) {
             let said = storage.run(&["cat", &format!("/run/trial/{}", shared.volume)])?.ok()?.stdout;
             let said: Value = serde_json::from_str(&said).with_context(|| format!("attached: {said}"))?;

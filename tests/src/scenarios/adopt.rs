@@ -109,7 +109,7 @@ impl<'a> Adopt<'a> {
     fn adopt(&self, more: &[&str]) -> Result<String> {
         let mut argv = vec![format!("{BIN}/mooring-agent"), "adopt".to_owned()];
         argv.extend(more.iter().map(|&word| word.to_owned()));
-        Ok(self.site.storage()?.command(argv).timeout(Duration::from_mins(1)).run()?.ok()?.stdout)
+        Ok(self.site.storage()?.command(argv).timeout(Duration::from_mins(4)).run()?.ok()?.stdout)
     }
 
     fn planned(&mut self) -> Result<()> {

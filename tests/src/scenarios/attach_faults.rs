@@ -119,7 +119,7 @@ impl<'a> Faults<'a> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
         let began = Instant::now();
-        let out = self.control.mooring(&["--timeout", "8", "attach", &self.volume, "--host", "host1"])?;
+        let out = self.control.mooring(&["--timeout", "24", "attach", &self.volume, "--host", "host1"])?;
         let took = began.elapsed();
         host.heal()?;
         self.refused("target unreachable", &out, 5, &["10.20.0.10:3260"])?;
@@ -144,8 +144,8 @@ impl<'a> Faults<'a> {
     fn interrupted(&mut self) -> Result<()> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
-        let words = Control::words(&["attach", &self.volume, "--host", "host1"]);
-        let attach = self.site.storage()?.command(words).timeout(Duration::from_mins(2)).spawn()?;
+        let words = Control::words(&["attach", &self.volume, "--host", "host1", "--timeout", "240"]);
+        let attach = self.site.storage()?.command(words).timeout(Duration::from_mins(6)).spawn()?;
         wait_for("the attach to have its grant", HALF_MINUTE, || {
             Ok(attach.stderr_so_far().contains("granted").then_some(()))
         })?;
@@ -172,7 +172,7 @@ impl<'a> Faults<'a> {
         wait_for("the holder", HALF_MINUTE, || {
             Ok(disk.vm.run(&["pidof", "sleep"])?.status.success().then_some(()))
         })?;
-        let out = self.control.mooring(&["detach", &id])?;
+        let out = self.control.mooring(&["detach", &id, "--timeout", "240"])?;
         let live = self.control.live(&id)?;
         holder.kill()?;
         drop(holder.wait()?);
@@ -191,7 +191,7 @@ impl<'a> Faults<'a> {
             let down = hosts["hosts"].as_array().is_some_and(|all| all.iter().any(|h| h["up"] == false));
             Ok(down.then_some(()))
         })?;
-        let out = self.control.mooring(&["--timeout", "10", "attach", &self.volume, "--host", "host1"])?;
+        let out = self.control.mooring(&["--timeout", "30", "attach", &self.volume, "--host", "host1"])?;
         self.control.hosts[0].start_agent()?;
         self.refused("the host's agent is down", &out, 6, &["host1"])?;
         let control = &self.control;
@@ -206,8 +206,8 @@ impl<'a> Faults<'a> {
     fn controller_restarted(&mut self) -> Result<()> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
-        let words = Control::words(&["attach", &self.volume, "--host", "host1", "--timeout", "60"]);
-        let attach = self.site.storage()?.command(words).timeout(Duration::from_mins(2)).spawn()?;
+        let words = Control::words(&["attach", &self.volume, "--host", "host1", "--timeout", "240"]);
+        let attach = self.site.storage()?.command(words).timeout(Duration::from_mins(6)).spawn()?;
         wait_for("the attach to be going on", HALF_MINUTE, || {
             Ok(attach.stderr_so_far().contains("granted").then_some(()))
         })?;
@@ -231,10 +231,13 @@ impl<'a> Faults<'a> {
         let (id, disk) = self.attach()?;
         let writer = disk.write_stamps(&["--threads", "1"])?;
         going(&writer)?;
+        let count = || relogins_ms(&self.control.hosts[0].sessiond_log()).len();
         for _ in 0..5 {
+            let before = count();
             disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
-            std::thread::sleep(Duration::from_secs(1));
+            wait_for("sessiond to be logged in again", HALF_MINUTE, || Ok((count() > before).then_some(())))?;
         }
+        goes_on(&writer)?;
         let seen = progress(&writer)?;
         writer.kill()?;
         drop(writer.wait()?);

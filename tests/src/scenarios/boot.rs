@@ -194,7 +194,7 @@ impl Acts<'_> {
         // exports.
         let watch = storage.command(["chrt", "-f", "1", "python3", "-c", WATCH, &(VOLUMES / 4).to_string()]);
         let watch = watch.timeout(LONG).spawn()?;
-        check(watch.wait_stdout("watching", Duration::from_mins(1)), || "nobody watches".to_owned())?;
+        check(watch.wait_stdout("watching", Duration::from_mins(3)), || "nobody watches".to_owned())?;
         let agent = self.site.spawn_program(&[&format!("{BIN}/mooring-agent")])?;
         let seen =
             watch.wait()?.ok().with_context(|| format!("the agent said: {}", agent.stderr_so_far()))?.stdout;

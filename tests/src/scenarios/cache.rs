@@ -145,7 +145,9 @@ impl Scene<'_> {
     fn keep_open(&self, path: &str, how: &str, then: &str) -> Result<Running> {
         let script = format!("exec {how}{path}; {then}; echo open; exec sleep 600");
         let keeper = self.reader.command(["sh", "-c", &script]).spawn()?;
-        check(keeper.wait_stdout("open", HALF_MINUTE), || "nobody keeps the disk open".to_owned())?;
+        check(keeper.wait_stdout("open", Duration::from_mins(2)), || {
+            "nobody keeps the disk open".to_owned()
+        })?;
         Ok(keeper)
     }
 

@@ -71,7 +71,7 @@ impl Faults<'_> {
         storage.write("/run/try.toml", config.as_bytes(), 0o600)?;
         storage
             .command([&format!("{BIN}/mooring-agent"), "--config", "/run/try.toml"])
-            .timeout(Duration::from_secs(20))
+            .timeout(Duration::from_mins(2))
             .run()
     }
 
@@ -98,7 +98,7 @@ impl Faults<'_> {
         self.site.json(&["volume", "create", "waits", "--size", "8MiB"])?;
         let grant = [
             "--timeout",
-            "3",
+            "10",
             "export",
             "grant",
             "waits",
@@ -211,7 +211,7 @@ impl Faults<'_> {
         let before = tree("before")?;
         let grant = [
             "--timeout",
-            "5",
+            "15",
             "export",
             "grant",
             "three",
@@ -341,13 +341,13 @@ impl Faults<'_> {
     fn portals(&mut self) -> Result<()> {
         let grant =
             ["export", "grant", "one", "--initiator", "iqn.2026-01.lab:a", "--mode", "rw", "--portal"];
-        let with = |portal: &'static str| [grant.as_slice(), &[portal, "--timeout", "5"]].concat();
+        let with = |portal: &'static str| [grant.as_slice(), &[portal, "--timeout", "15"]].concat();
         let out = self.site.mooring(&with("10.99.0.1:3260"))?;
         self.refused("a portal on an address that is not here", &out, 4, &["10.99.0.1", "10.10.0.10"])?;
         let storage = self.site.storage()?;
         let listen = "import socket,time; s=socket.socket(); s.bind((\"10.10.0.10\",3299)); s.listen(); print(1,flush=True); time.sleep(600)";
         let squatter = storage.command(["python3", "-c", listen]).timeout(Duration::from_mins(10)).spawn()?;
-        if !squatter.wait_stdout("1", Duration::from_secs(20)) {
+        if !squatter.wait_stdout("1", Duration::from_mins(2)) {
             bail!("the squatter does not listen: {}", squatter.stderr_so_far());
         }
         let out = self.site.mooring(&with("10.10.0.10:3299"))?;

@@ -89,7 +89,7 @@ fn contract(storage: &Vm, evidence: &mut Evidence) -> Result<()> {
     let argv =
         [&program, "--fibre-channel", "--device", "/dev/mapper/part1", "--device2", "/dev/mapper/part2"];
     let out =
-        storage.command(argv).arg("--regular-file").arg("/var/file").timeout(Duration::from_mins(1)).run()?;
+        storage.command(argv).arg("--regular-file").arg("/var/file").timeout(Duration::from_mins(4)).run()?;
     out.stdout.lines().filter(|line| !line.starts_with("ok ")).for_each(|line| println!("   {line}"));
     let rows = out.ok().context("the contract on Fibre Channel")?.stdout;
     let passed = rows.lines().filter(|line| line.starts_with("ok ")).count();
@@ -191,7 +191,7 @@ impl<'a> Target<'a> {
             let mut argv = vec!["sh".to_owned(), "-c".to_owned(), script, "trial".to_owned()];
             argv.extend([block.to_string(), mark.to_owned()]);
             argv.extend(changes.iter().map(|&change| change.to_owned()));
-            let at_target = self.vm.command(argv).timeout(Duration::from_mins(1)).spawn()?;
+            let at_target = self.vm.command(argv).timeout(Duration::from_mins(4)).spawn()?;
             crate::evidence::wait_for("the target to watch", Duration::from_secs(30), || {
                 Ok(at_target.stdout_so_far().contains("ready").then_some(()))
             })?;
@@ -223,7 +223,7 @@ impl Trial {
 /// Writes one block past the block layer, once.
 fn write(disk: &Disk<'_>, block: u8, mark: char) -> Result<Output> {
     let argv = ["sh", "-c", AT_HOST, "write", &block.to_string(), &mark.to_string(), &disk.path];
-    disk.vm.command(argv).timeout(Duration::from_mins(1)).run()
+    disk.vm.command(argv).timeout(Duration::from_mins(4)).run()
 }
 
 fn shut_and_open(target: &Target<'_>, disk: &Disk<'_>, evidence: &mut Evidence) -> Result<()> {

@@ -179,7 +179,7 @@ impl Acts<'_> {
         self.storage(&format!("qemu-img check -q -f qcow2 {IMAGES}/out.qcow2"))?;
         let state = || self.storage(&format!("stat -c '%i %s %y' {IMAGES}/out.raw"));
         let before = state()?;
-        let out = self.export("qcow2", "out.raw", "raw", "60")?;
+        let out = self.export("qcow2", "out.raw", "raw", "240")?;
         check(!out.status.success() && out.stderr.contains("is there already"), || {
             format!("a taken name: {} {}", out.stdout, out.stderr)
         })?;
@@ -222,12 +222,12 @@ impl Acts<'_> {
             ("none.raw", "raw", "not there"),
         ] {
             let name = image.replace('.', "-");
-            let out = self.import(&name, image, format, "thick", "60")?;
+            let out = self.import(&name, image, format, "thick", "240")?;
             check(!out.status.success(), || format!("{image} was imported: {}", out.stdout))?;
             let shown = self.control.json(&["volume", "show", &name])?;
             let fault = text(&shown, "fault").unwrap_or_default();
             check(shown["status"] == "error" && fault.contains(why), || format!("{image}: {shown}"))?;
-            self.control.json(&["volume", "delete", &name, "--timeout", "60"])?;
+            self.control.json(&["volume", "delete", &name, "--timeout", "240"])?;
         }
         let lvs = self.storage(&format!("lvs --noheadings -o lv_name {GROUP} | wc -l"))?;
         check(lvs.trim() == "3", || format!("an LV was made for a refused image: {lvs}"))?;

@@ -139,12 +139,16 @@ impl<'a> Readers<'a> {
         Self::reserve(&self.disks[1], RESERVES[0])?;
         std::thread::sleep(CONTROL);
         let before = self.errors()?;
-        let holder = self.holder()?;
-        check(holder["initiator"] == self.reader.iqn.as_str() && holder["since"].is_string(), || {
-            format!("the holder: {holder}")
+        wait_for("the reader to hold the volume", Duration::from_secs(30), || {
+            let holder = self.holder()?;
+            check(holder["initiator"] == self.reader.iqn.as_str() && holder["since"].is_string(), || {
+                format!("the holder: {holder}")
+            })
+            .map(Some)
         })?;
-        std::thread::sleep(Duration::from_secs(1));
-        check(self.errors()? > before, || "the control does not lock the writer out".to_owned())?;
+        wait_for("the control to lock the writer out", Duration::from_secs(30), || {
+            Ok((self.errors()? > before).then_some(()))
+        })?;
         check(self.cuts()?.len() == since, || "cut in spite of the configuration".to_owned())?;
         let said = self.site.mooring(&["export", "show", VOLUME])?.stdout;
         check(said.contains("has reserved it for itself"), || format!("not said: {said}"))?;
@@ -156,7 +160,9 @@ impl<'a> Readers<'a> {
         // A writer's reservation concerns only an operator.
         Self::reserve(&self.disks[0], RESERVES[0])?;
         std::thread::sleep(CONTROL);
-        check(self.holder()?["initiator"] == self.writer.iqn.as_str(), || "not seen".to_owned())?;
+        wait_for("the writer to hold the volume", Duration::from_secs(30), || {
+            Ok((self.holder()?["initiator"] == self.writer.iqn.as_str()).then_some(()))
+        })?;
         self.site.json(&["volume", "reservations", VOLUME, "--clear"])?;
         check(self.holder()?.is_null(), || "a writer's reservation is not cleared".to_owned())?;
         goes_on(&self.stamps)?;

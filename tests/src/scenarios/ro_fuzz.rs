@@ -320,7 +320,7 @@ impl<'a> Scene<'a> {
         })?;
         self.grant(&volume.id, "ro")?;
         // By then commands that the kernel had already looked up have landed.
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(4));
         self.keep(volume)?;
         let mapped = self.mapped(volume)?;
         std::thread::sleep(Duration::from_secs(2));
@@ -401,7 +401,7 @@ impl<'a> Scene<'a> {
     fn over_fibre(&mut self, volume: &Volume, count: u64) -> Result<()> {
         let own = fibre::port_name(self.host)?;
         let grant = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone(), format!("{own},1,1,ro")];
-        self.storage.command(grant).timeout(Duration::from_mins(1)).run()?.ok()?;
+        self.storage.command(grant).timeout(Duration::from_mins(4)).run()?.ok()?;
         fibre::open_port(self.host)?;
         let generic = fibre::generic(self.host, 1)?.path;
         self.host.write("/run/sg.py", include_bytes!("ro_fuzz.py"), 0o644)?;
@@ -429,7 +429,7 @@ impl<'a> Scene<'a> {
             volume.text
         ));
         let revoke = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone()];
-        self.storage.command(revoke).timeout(Duration::from_mins(1)).run()?.ok()?;
+        self.storage.command(revoke).timeout(Duration::from_mins(4)).run()?.ok()?;
         Ok(())
     }
 

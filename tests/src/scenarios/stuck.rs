@@ -46,7 +46,7 @@ fn scenes(site: &Site) -> Result<()> {
     let (killed, agent) = killed_it_is_followed(site, agent, &host, &mut evidence)?;
 
     storage.sh(&format!("dmsetup resume {device}"))?.ok()?;
-    wait_for("both receipts to turn proven", Duration::from_secs(20), || {
+    wait_for("both receipts to turn proven", Duration::from_mins(1), || {
         let shown = site.json(&["export", "show", "hangs"])?;
         let proven = |initiator: &str| {
             let is = |receipt: &Value| receipt["initiator"] == initiator && receipt["proven"] == true;
@@ -96,7 +96,7 @@ fn second_is_shut_out(site: &Site, target: &str, evidence: &mut Evidence) -> Res
     check(mapped()?, || "the control: the second initiator is mapped".to_owned())?;
     let out = site.mooring(&["--json", "export", "revoke", "hangs", "--initiator", SECOND, "--force"])?;
     check(out.status.code() == Some(5), || format!("a revoke behind one that hangs: {out:?}"))?;
-    wait_for("the second initiator to be shut out", Duration::from_secs(5), || {
+    wait_for("the second initiator to be shut out", Duration::from_secs(30), || {
         Ok((!mapped()?).then_some(()))
     })?;
     evidence.shows("another initiator that is revoked meanwhile is unmapped beside the call that hangs");

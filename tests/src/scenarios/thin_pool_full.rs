@@ -303,7 +303,19 @@ impl Acts<'_> {
         self.storage(
             "mkdir -p /run/real; cp /sbin/lvm /run/real/lvm; : > /run/hold; mount --bind /run/holds /sbin/lvm",
         )?;
-        let words = ["volume", "create", "waits", "--type", "thin", "--size", "1GiB", "--id", WAITS];
+        let words = [
+            "volume",
+            "create",
+            "waits",
+            "--type",
+            "thin",
+            "--size",
+            "1GiB",
+            "--id",
+            WAITS,
+            "--timeout",
+            "240",
+        ];
         let create = self.site.storage()?.command(Control::words(&words)).spawn()?;
         wait_for("the creation to be held up", HALF_MINUTE, || {
             check(create.is_running(), || format!("it has ended: {}", create.stderr_so_far()))?;

@@ -90,7 +90,7 @@ impl Users<'_, '_> {
 
     fn run(&self, path: &str, words: &[&str]) -> Result<Running> {
         let keeper = self.scene.reader.command(words.iter().copied().chain([path])).spawn()?;
-        check(keeper.wait_stdout("open", HALF_MINUTE), || {
+        check(keeper.wait_stdout("open", Duration::from_mins(2)), || {
             format!("nobody uses the disk: {}", keeper.stderr_so_far())
         })?;
         Ok(keeper)
