@@ -291,6 +291,14 @@ impl Site {
         })
     }
 
+    /// Waits until the agent has nothing left to do. What it does at its start takes a slow machine
+    /// a while.
+    pub fn nothing_planned_soon(&self) -> Result<()> {
+        wait_for("the agent to have nothing left to do", Duration::from_secs(30), || {
+            self.nothing_planned().map(Some)
+        })
+    }
+
     /// Checks that no target, no backstore and no LV is left.
     pub fn nothing_left(&self) -> Result<()> {
         let script = format!(

@@ -73,9 +73,7 @@ impl Demo<'_> {
         sleep(MOMENT);
         let agent = self.site.start_agent()?;
         self.control.start_controller()?;
-        wait_for("nothing to be planned after the agent's restart", Duration::from_secs(30), || {
-            self.site.nothing_planned().map(Some)
-        })?;
+        self.site.nothing_planned_soon().context("after the agent's restart")?;
         sleep(MOMENT);
         let (writes, gap) = Self::wrote_on(writer)?;
         self.evidence.shows(format!(

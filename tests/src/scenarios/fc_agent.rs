@@ -67,7 +67,7 @@ impl<'a> Scene<'a> {
                 argv.push(format!("{},{},1,{mode}", fibre::port_name(host)?, slot + 1));
             }
         }
-        let out = self.site.storage()?.command(argv).timeout(Duration::from_mins(4)).run()?.ok()?;
+        let out = self.site.storage()?.command(argv).timeout(Duration::from_mins(6)).run()?.ok()?;
         let answer: Value = serde_json::from_str(&out.stdout).with_context(|| out.stdout.clone())?;
         check(answer["done"] == true, || format!("not seen in the kernel: {answer}"))?;
         Ok(answer)

@@ -130,7 +130,7 @@ fn scene(site: &Site) -> Result<()> {
     registered(site)?;
     let after = ids(site, &disk)?;
     check(after == before, || format!("before {before:?}, after {after:?}"))?;
-    site.nothing_planned()?;
+    site.nothing_planned_soon()?;
     evidence.shows("the export and its registration have the id that they had, and nothing is planned");
 
     taken(site, &mut evidence)?;

@@ -165,7 +165,7 @@ impl<'a> Cluster<'a> {
         drop(agent.wait()?);
         let agent = self.site.start_agent()?;
         self.until_listed(&(1, vec![1], true))?;
-        self.site.nothing_planned()?;
+        self.site.nothing_planned_soon()?;
         self.evidence.shows("agent killed with -9 and started again: the same, and nothing to plan");
         Ok(agent)
     }
@@ -313,7 +313,7 @@ impl<'a> Cluster<'a> {
             "for family in {families}; do echo \"Family: $family\"; \
              iscsi-test-cu -v -d -i {one} -I {two} -t SCSI.$family iscsi://{PORTAL}/{target}/1 2>&1; done; true"
         );
-        self.hosts[host].vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(3)).spawn()
+        self.hosts[host].vm.command(["sh", "-c", &script]).timeout(Duration::from_mins(10)).spawn()
     }
 
     fn as_bare(&mut self) -> Result<()> {

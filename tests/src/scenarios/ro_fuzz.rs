@@ -401,7 +401,7 @@ impl<'a> Scene<'a> {
     fn over_fibre(&mut self, volume: &Volume, count: u64) -> Result<()> {
         let own = fibre::port_name(self.host)?;
         let grant = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone(), format!("{own},1,1,ro")];
-        self.storage.command(grant).timeout(Duration::from_mins(4)).run()?.ok()?;
+        self.storage.command(grant).timeout(Duration::from_mins(6)).run()?.ok()?;
         fibre::open_port(self.host)?;
         let generic = fibre::generic(self.host, 1)?.path;
         self.host.write("/run/sg.py", include_bytes!("ro_fuzz.py"), 0o644)?;
@@ -429,7 +429,7 @@ impl<'a> Scene<'a> {
             volume.text
         ));
         let revoke = vec![format!("{BIN}/mooring-fc-grants"), volume.id.clone()];
-        self.storage.command(revoke).timeout(Duration::from_mins(4)).run()?.ok()?;
+        self.storage.command(revoke).timeout(Duration::from_mins(6)).run()?.ok()?;
         Ok(())
     }
 

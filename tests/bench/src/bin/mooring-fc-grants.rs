@@ -19,7 +19,7 @@ struct Args {
     #[arg(long, default_value = "unix:/run/mooring/agent.sock")]
     agent: mooring_api::Address,
     /// Milliseconds that the answer may wait for the kernel
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, default_value_t = 240_000)]
     deadline_ms: u32,
     /// The volume's id
     volume: VolumeId,
