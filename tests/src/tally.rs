@@ -92,7 +92,7 @@ pub fn took(receipt: &Value) -> Option<Duration> {
 
 /// The longest time of a receipt, or of the receipts of a fence. Nothing that has no time counts.
 fn longest(answer: &Value) -> Duration {
-    let of_fence = ["parts", "exports"].iter().filter_map(|&of| answer[of].as_array()).flatten();
+    let of_fence = ["parts", "exports"].into_iter().filter_map(|of| answer[of].as_array()).flatten();
     let receipts = of_fence.map(|part| &part["receipt"]).chain([answer]);
     receipts.filter_map(took).max().unwrap_or_default()
 }

@@ -119,7 +119,7 @@ impl<'a> Faults<'a> {
         let host = self.control.hosts[0].vm;
         host.cut(Cut::Silent, Networks::Only(1))?;
         let began = Instant::now();
-        let out = self.control.mooring(&["--timeout", "24", "attach", &self.volume, "--host", "host1"])?;
+        let out = self.control.mooring(&["--timeout", "16", "attach", &self.volume, "--host", "host1"])?;
         let took = began.elapsed();
         host.heal()?;
         self.refused("target unreachable", &out, 5, &["10.20.0.10:3260"])?;
@@ -236,6 +236,7 @@ impl<'a> Faults<'a> {
             let before = count();
             disk.vm.sh("ss -K dport = 3260 >/dev/null")?.ok()?;
             wait_for("sessiond to be logged in again", HALF_MINUTE, || Ok((count() > before).then_some(())))?;
+            std::thread::sleep(Duration::from_secs(1));
         }
         goes_on(&writer)?;
         let seen = progress(&writer)?;
