@@ -416,7 +416,9 @@ impl Faults<'_> {
         storage.sh("dd if=/dev/zero of=/run/small/fill bs=4k 2>/dev/null || true")?.ok()?;
         let mut refused = None;
         for n in 0..20 {
-            let out = self.site.mooring(&["volume", "create", &format!("more{n}"), "--size", "4MiB"])?;
+            let name = format!("more{n}");
+            let create = ["volume", "create", &name, "--size", "4MiB", "--timeout", "240"];
+            let out = self.site.mooring(&create)?;
             if !out.status.success() {
                 refused = Some(out);
                 break;
@@ -486,7 +488,7 @@ impl Faults<'_> {
         writer.kill()?;
         drop(writer.wait()?);
         host.logout(&target)?;
-        site.mooring(&["export", "revoke", "kept", "--initiator", OTHER])?.ok()?;
+        site.json(&["export", "revoke", "kept", "--initiator", OTHER])?;
         self.remove("kept", &host.iqn)?;
         agent.kill()?;
         drop(agent.wait()?);
