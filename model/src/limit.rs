@@ -73,5 +73,3 @@ pub const KERNEL_ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Longest deadline that a caller may ask for.
 pub const KERNEL_ANSWER_DEADLINE_MAX: Duration = Duration::from_mins(5);
-
-/// Steps of one plan. A longer plan is a bug or a damaged tree, and is not started.

@@ -180,7 +180,7 @@ impl Acts<'_> {
         let state = || self.storage(&format!("stat -c '%i %s %y' {IMAGES}/out.raw"));
         let before = state()?;
         let out = self.export("qcow2", "out.raw", "raw", "240")?;
-        check(!out.status.success() && out.stderr.contains("is there already"), || {
+        check(!out.status.success() && out.stderr.contains("exists already"), || {
             format!("a taken name: {} {}", out.stdout, out.stderr)
         })?;
         check(state()? == before, || "a file that was there is another one now".to_owned())?;

@@ -1,6 +1,8 @@
 //! The audit of a disk's users and their access, in `mooring attachment check` and in the problems
 //! of the attachment.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use mooring_rig::Running;
 use serde_json::{Value, json};
