@@ -494,8 +494,13 @@ fn an_unproven_receipt_is_not_a_success() {
     let shown = rig.json(&["attachment", "show", &id]);
     assert_eq!((&shown["status"], &shown["receipt"]["may_still_land"]), (&json!("detaching"), &json!(8)));
     assert!(rig.run(&["attachment", "show", &id]).out.contains("UNPROVEN: 8 commands may still land"));
+    // The advice holds once the attachment is gone, too: the volume's name does not lead to it.
+    let by_name = rig.run(&["detach", "data", "--host", "host1", "--force"]);
+    assert!(by_name.out.contains(&format!("`mooring detach {id} --force` shows it proven")), "{by_name:?}");
     rig.fake.state().knobs.unproven = None;
     assert_eq!(rig.run(&["detach", &id]).code, 0);
+    assert_eq!(rig.run(&["detach", "data", "--host", "host1", "--force"]).code, 3);
+    assert_eq!(rig.run(&["detach", &id, "--force"]).code, 0);
 }
 
 #[test]
@@ -507,7 +512,9 @@ fn a_detach_waits_until_its_deadline() {
     let ran = rig.run(&["detach", &id, "--timeout", "4"]);
     assert_eq!(ran.code, 5, "{ran:?}");
     assert!(
-        ran.out.contains("NOT detached yet (host1 has not let go yet); repeat the command"),
+        ran.out.contains(&format!(
+            "NOT detached yet (host1 has not let go yet); `mooring detach {id}` waits for it"
+        )),
         "{}",
         ran.out
     );

@@ -760,11 +760,13 @@ impl Display for Attached {
 impl Display for Detached {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let id = &self.attachment_id;
+        // By its id, because a volume and a host no longer name an attachment that has gone.
+        let again = format!("`mooring detach {id}{}`", if self.full { " --force" } else { "" });
         match (self.receipt.as_ref().map(|proof| &proof.receipt), &self.waits_for) {
             (_, Some(why)) => {
                 write!(
                     f,
-                    "attachment {id}: accepted, NOT detached yet ({}); repeat the command to wait for it",
+                    "attachment {id}: accepted, NOT detached yet ({}); {again} waits for it",
                     one_line(why)
                 )
             }
@@ -774,7 +776,7 @@ impl Display for Detached {
             (None, None) => write!(f, "attachment {id} is detached: nothing was granted to it any more"),
             (Some(receipt), None) if !receipt.proven => write!(
                 f,
-                "attachment {id}: the detach is durable and NOT PROVEN yet; repeat the command to see it proven\n{receipt}"
+                "attachment {id}: the detach is durable and NOT PROVEN yet; {again} shows it proven later\n{receipt}"
             ),
             (Some(receipt), None) if self.full => {
                 write!(f, "attachment {id} is detached: nothing of it reaches the volume any more\n{receipt}")
