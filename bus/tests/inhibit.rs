@@ -113,6 +113,8 @@ async fn a_lock_outlives_the_bus_and_is_released_without_it() {
     let rig = Rig::new(daemon.bus());
     rig.works(Some("it copies"));
     wait_for("the lock", || fake.locks().len() == 1).await;
+    // The lock is on its way through the daemon, and would go with it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     daemon.stop();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(fake.locks().len(), 1, "it is a file, whoever carries the questions");

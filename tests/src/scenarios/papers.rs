@@ -173,8 +173,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A reader whose detach or fence is pending types it again, as its answer says: on a busy machine a
-/// proof may take longer than 5 s. A volume's attachment that is not found then (3) has gone in
+/// A reader whose detach or fence is pending types it again, as its answer says: on a busy machine
+/// a proof may take longer than 5 s. A volume's attachment that is not found then (3) has gone in
 /// between, which takes a proof.
 const AGAIN: &str = r#"mooring() {
 case "$*" in detach*|"host fence"*) ;; *) command mooring "$@"; return;; esac
