@@ -24,8 +24,10 @@ use nix::unistd::Pid;
 const NONE: Option<&str> = None;
 /// Most attempts to load a module whose signature the kernel rejects. This was seen in two of some
 /// 15 boots where three emulators shared a third of a processor, and not in 150 boots of a single
-/// VM. Other boots accept the same file.
-const SIGNATURE_TRIES: u32 = 3;
+/// VM; once three attempts in a row failed. Other boots accept the same file.
+const SIGNATURE_TRIES: u32 = 8;
+/// Pause before the next attempt, in which the other emulators of the machine go on.
+const SIGNATURE_PAUSE: Duration = Duration::from_millis(200);
 const DEVICE_WAIT: Duration = Duration::from_mins(1);
 
 /// The rig's settings on the kernel command line, as `mooring.KEY=VALUE`.
@@ -123,6 +125,7 @@ fn load_module(path: &Path) -> Result<()> {
                     path.display()
                 );
                 tries += 1;
+                std::thread::sleep(SIGNATURE_PAUSE);
             }
             Err(e) => return Err(e).with_context(|| format!("load {}", path.display())),
         }
