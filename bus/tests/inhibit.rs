@@ -113,8 +113,10 @@ async fn a_lock_outlives_the_bus_and_is_released_without_it() {
     let rig = Rig::new(daemon.bus());
     rig.works(Some("it copies"));
     wait_for("the lock", || fake.locks().len() == 1).await;
-    // The lock is on its way through the daemon, and would go with it.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // A lock on its way through the daemon would go with it. The first one goes once the second has
+    // come.
+    rig.works(Some("it copies more"));
+    wait_for("the second lock", || fake.locks() == ["shutdown delay Mooring agent: it copies more"]).await;
     daemon.stop();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(fake.locks().len(), 1, "it is a file, whoever carries the questions");

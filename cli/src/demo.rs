@@ -47,12 +47,17 @@ pub(crate) async fn demo(client: &Client, args: &DemoArgs) -> Result<Exit, Failu
     }
     let left = tour.clean_up(shown.is_ok()).await;
     let exit = shown?;
-    match left.as_slice() {
-        [] => Ok(exit),
-        left => Err(Failure::Broken(format!(
-            "the tour is over, and of what it made something is left. Take it away with: {}",
-            left.join("; ")
-        ))),
+    if left.is_empty() {
+        return Ok(exit);
+    }
+    let text = format!(
+        "the tour is over, and of what it made something is left. Take it away with: {}",
+        left.join("; ")
+    );
+    match exit {
+        // What is pending keeps the rest, too: that is no failure of its own.
+        Exit::Pending => say(&text).map(|()| exit),
+        _ => Err(Failure::Broken(text)),
     }
 }
 

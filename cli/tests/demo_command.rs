@@ -114,3 +114,17 @@ fn demo_ends_where_nothing_proves_the_cut() {
     assert!(forced(&shown.out) > 1 && shown.out.contains("The tour ends here"), "{}", shown.out);
     assert!(!shown.out.contains("host1 comes back"), "{}", shown.out);
 }
+
+#[test]
+fn demo_names_what_is_left_where_nothing_proves_the_cut() {
+    let rig = rig();
+    rig.fake.change(|state| state.knobs.unproven = Some(8));
+    let shown = rig.run(&["demo", "--writer", "host1", "--reader", "host2", "--timeout", "4"]);
+    assert_eq!(shown.code, 5, "{}{}", shown.out, shown.err);
+    let cut = shown.out.lines().find_map(|line| line.strip_prefix("  $ mooring detach ")).unwrap();
+    let cut = format!("Take it away with: mooring detach {}; ", cut.strip_suffix(" --force").unwrap());
+    for words in [&*cut, "; mooring volume delete mooring-demo-"] {
+        assert!(shown.out.contains(words), "{words}: {}", shown.out);
+    }
+    assert!(!shown.out.contains("is gone again"), "{}", shown.out);
+}

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may")]
 
 use crate::support::*;
-use mooring_controller::domain::{NewSnapshot, VolumeStatus};
+use mooring_controller::domain::{NewSnapshot, VolumeAction, VolumeStatus};
 use mooring_controller::http::in_words;
 use mooring_controller::service::Refusal;
 use mooring_model::VolumeId;
@@ -66,6 +66,41 @@ async fn a_cascade_names_the_snapshot_that_refuses_it() {
     // The refusal has begun nothing.
     let status = rig.service.snapshot(&admin(), snapshots[0]).await.unwrap().status;
     assert_eq!(status, VolumeStatus::Available);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_cascade_leaves_what_a_revert_reads() {
+    let (rig, id, snapshots) = Rig::thin(2).await;
+    rig.storage.state().knobs.reverts.hold = true;
+    let revert = VolumeAction::Revert(Some(snapshots[1]));
+    rig.service.volume_action(&admin(), id, revert).await.unwrap();
+    rig.until_snapshot(snapshots[1], VolumeStatus::Restoring).await;
+    let refused = rig.service.force_delete_volume(&admin(), id, true).await.map_err(in_words);
+    let Err(Refusal::Invalid(text)) = &refused else { panic!("{refused:?}") };
+    assert!(text.contains(&format!("Snapshot {} is restoring.", snapshots[1])), "{text}");
+    // The refusal has begun nothing, and the revert ends as if nobody had asked.
+    let status = rig.service.snapshot(&admin(), snapshots[0]).await.unwrap().status;
+    assert_eq!(status, VolumeStatus::Available);
+    rig.storage.state().knobs.reverts.hold = false;
+    rig.storage.publish(&id.to_string());
+    rig.until_volume(id, VolumeStatus::Available).await;
+    rig.service.force_delete_volume(&admin(), id, true).await.unwrap();
+    rig.until_deleted(id).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_forced_cascade_tries_a_failed_snapshot_again() {
+    let (rig, id, snapshots) = Rig::thin(1).await;
+    let refused = cured(Code::FailedPrecondition, "its LV is in use", "operator");
+    rig.storage.state().knobs.refuse_delete = Some((snapshots[0], refused));
+    rig.service.force_delete_volume(&admin(), id, true).await.unwrap();
+    rig.until_snapshot(snapshots[0], VolumeStatus::ErrorDeleting).await;
+    rig.until_volume(id, VolumeStatus::ErrorDeleting).await;
+    rig.storage.state().knobs.refuse_delete = None;
+    rig.service.force_delete_volume(&admin(), id, true).await.unwrap();
+    rig.until_deleted(snapshots[0]).await;
+    rig.until_deleted(id).await;
+    assert!(deletions(&rig, snapshots[0]).last() < deletions(&rig, id).first());
 }
 
 #[tokio::test(flavor = "multi_thread")]

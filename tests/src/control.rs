@@ -1,7 +1,7 @@
 //! The controller of a test site, on the storage node, and calls of the command line against it.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use mooring_rig::{Output, Running};
@@ -25,10 +25,8 @@ const TOKEN_HASH: &str =
 
 /// Exit status of `mooring`: accepted and not done yet; the same command again shows how it ends.
 const PENDING: i32 = 5;
-/// Time limit for a command that is repeated while it is pending.
-const DONE_WITHIN: Duration = Duration::from_mins(3);
-/// Most requests of [`Control::repeated`].
-const ASKED_MAX: u32 = 12;
+/// Most requests of [`Control::repeated`]. Each takes 5 s until it answers that it is pending.
+const ASKED_MAX: u32 = 36;
 /// Seconds within which a command has to succeed. It is patience alone: what works ends earlier.
 const PATIENT: &str = "240";
 
@@ -225,15 +223,9 @@ impl<'a> Control<'a> {
     /// Detaches by force, and repeats that while it is pending: the first answer, after 5 s, may be
     /// an unproven receipt. Returns the last answer; an exit status other than 0 is an error.
     pub fn force_detach(&self, attachment: &str) -> Result<Value> {
-        let args = ["--json", "detach", attachment, "--force"];
-        let began = Instant::now();
-        loop {
-            let out = self.mooring(&args)?;
-            if out.status.code() != Some(PENDING) || began.elapsed() > DONE_WITHIN {
-                return parsed(&args, out);
-            }
-            std::thread::sleep(Duration::from_secs(1));
-        }
+        let until_proven = Self::repeated(&Self::force_words(attachment));
+        let command = self.site.storage()?.command(["sh", "-euc", &until_proven]);
+        parsed(&["detach", attachment, "--force"], command.timeout(Duration::from_mins(6)).run()?)
     }
 
     /// Makes the type of shared volumes.

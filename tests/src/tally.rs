@@ -13,8 +13,8 @@ use serde_json::{Deserializer, Value};
 use crate::evidence::{check, is_late};
 
 /// One in this many receipts may be unproven: it is true, and the machine was busy. Fewer receipts
-/// must all be proven. As many may be late.
-const ONE_UNPROVEN_IN: usize = 20;
+/// must all be proven. A proof that is late counts as one that did not come.
+const ONE_MISSED_IN: usize = 20;
 /// Time within which a receipt is proven, by its own times: that of the first answer.
 const PROVEN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -37,8 +37,9 @@ impl Tally {
         let said = said.context("no answer")?.with_context(|| format!("the answer: {answer}"))?;
         match said[receipt]["proof"].as_str() {
             Some("proven") => {
+                let took = longest(&said[receipt]).with_context(|| format!("no times: {answer}"))?;
                 self.proven += 1;
-                self.late += usize::from(is_late(longest(&said[receipt]), PROVEN_WITHIN));
+                self.late += usize::from(is_late(took, PROVEN_WITHIN));
             }
             Some("unproven") => self.unproven += 1,
             _ => check(false, || format!("no receipt: {answer}"))?,
@@ -60,10 +61,10 @@ impl Tally {
 
     /// Checks that the receipts are proofs, and came in time.
     pub fn check(self) -> Result<()> {
-        check(self.proven > 0 && self.unproven * ONE_UNPROVEN_IN <= self.proven, || {
+        check(self.proven > 0 && self.unproven * ONE_MISSED_IN <= self.proven, || {
             format!("too few are proven: {self}")
         })?;
-        if self.late * ONE_UNPROVEN_IN > self.proven {
+        if (self.late + self.unproven) * ONE_MISSED_IN > self.proven {
             return Err(WaitRanOut::new(format!("proofs in time: {self}"), PROVEN_WITHIN).into());
         }
         Ok(())
@@ -90,18 +91,19 @@ pub fn took(receipt: &Value) -> Option<Duration> {
     Some(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
 }
 
-/// The longest time of a receipt, or of the receipts of a fence. Nothing that has no time counts.
-fn longest(answer: &Value) -> Duration {
+/// The longest time of a receipt, or of the receipts of a fence; `None` if nothing has its times.
+fn longest(answer: &Value) -> Option<Duration> {
     let of_fence = ["parts", "exports"].into_iter().filter_map(|of| answer[of].as_array()).flatten();
     let receipts = of_fence.map(|part| &part["receipt"]).chain([answer]);
-    receipts.filter_map(took).max().unwrap_or_default()
+    receipts.filter_map(took).max()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PROVEN: &str = r#"{"receipt":{"proof":"proven"}}"#;
+    const PROVEN: &str =
+        r#"{"receipt":{"proof":"proven","began":"2026-11-21T10:00:00Z","ended":"2026-11-21T10:00:01Z"}}"#;
     const UNPROVEN: &str = "{\"receipt\":{\"proof\":\"unproven\"}}\nmooring: it goes on\n";
 
     fn tally(answers: &[(&str, u64)]) -> Result<Tally> {
@@ -126,6 +128,8 @@ mod tests {
             "{}",
             r#"{"fence":{"proof":"proven"}}"#,
             r#"{"receipt":{"proof":"maybe"}}"#,
+            // A proof without its times.
+            r#"{"receipt":{"proof":"proven","began":null}}"#,
         ] {
             assert!(tally(&[(answer, 0)]).is_err(), "{answer}");
         }
@@ -162,5 +166,9 @@ mod tests {
         }
         assert!(Tally { proven: 20, late: 1, unproven: 0 }.check().is_ok());
         assert!(Tally { proven: 20, late: 2, unproven: 0 }.check().is_err());
+        assert!(
+            Tally { proven: 20, late: 1, unproven: 1 }.check().is_err(),
+            "late and unproven count together"
+        );
     }
 }

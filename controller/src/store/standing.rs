@@ -211,7 +211,8 @@ impl AttachmentRow {
 
 /// Moves of an attachment.
 impl AttachmentRow {
-    /// Begins an attach. The status stays until the client, or the native host, has the device.
+    /// Begins an attach. The status stays until the client, or the native host, has the device, the
+    /// attach fails, or a detach begins.
     pub(crate) fn attaching(&mut self) {
         self.status = AttachmentStatus::Attaching;
         self.attached_at = None;
@@ -250,22 +251,20 @@ impl AttachmentRow {
         self.access.path = Path::Wanted;
     }
 
-    /// Begins a detach without force. An attachment that is going already stays where it is on its
-    /// way.
+    /// Begins a detach without force. A host that has, or had, a path gives it up first. The parts
+    /// of an attachment that is going already, or that failed, are on their way.
     pub(crate) fn leave(&mut self) {
-        if self.is_going() {
-            // A repeated call, or an attachment that failed: its parts are on their way already.
-        } else if self.native.is_some() && self.had_path() {
-            self.let_go();
-        } else {
-            self.take_back();
+        if !self.is_going() {
+            if self.native.is_some() && self.had_path() {
+                self.let_go();
+            } else {
+                self.take_back();
+            }
         }
         self.status = AttachmentStatus::Detaching;
     }
 
-    /// Begins a detach of an attachment whose host has, or had, a path: the host gives it up first.
     fn let_go(&mut self) {
-        self.status = AttachmentStatus::Detaching;
         self.access.path = Path::Left;
         if self.wants_grant() {
             self.access.grant = Grant::HostLetsGo;
@@ -400,7 +399,7 @@ mod tests {
     #[test]
     fn a_host_that_refuses_to_let_go_has_its_grant() {
         let mut row = row(AttachmentStatus::Attached, 11, true);
-        row.let_go();
+        row.leave();
         assert!(row.host_lets_go());
         row.host_refused();
         assert!(row.is_granted() && !row.is_coming() && row.wants_path());

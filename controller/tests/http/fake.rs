@@ -253,8 +253,7 @@ impl Backend for Fake {
     }
 
     async fn force_delete_volume(&self, caller: &Caller, id: VolumeId, cascade: bool) -> Result<(), Refusal> {
-        self.ask(caller)?.snapshots.retain(|snapshot| !cascade || snapshot.volume != id);
-        self.delete_volume(caller, id).await
+        self.ask(caller)?.delete_volume(caller, id, cascade)
     }
 
     async fn create_volume(&self, caller: &Caller, new: NewVolume) -> Result<Volume, Refusal> {
@@ -320,8 +319,7 @@ impl Backend for Fake {
     }
 
     async fn delete_volume_with_snapshots(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        self.ask(caller)?.snapshots.retain(|snapshot| snapshot.volume != id);
-        self.delete_volume(caller, id).await
+        self.ask(caller)?.delete_volume(caller, id, true)
     }
 
     async fn volumes(&self, caller: &Caller, query: ListQuery) -> Result<Page<Volume>, Refusal> {
@@ -392,10 +390,7 @@ impl Backend for Fake {
     }
 
     async fn delete_volume(&self, caller: &Caller, id: VolumeId) -> Result<(), Refusal> {
-        let mut state = self.ask(caller)?;
-        let index = state.volume_index(caller, id)?;
-        state.volumes.remove(index);
-        Ok(())
+        self.ask(caller)?.delete_volume(caller, id, false)
     }
 
     async fn attachments(&self, caller: &Caller, query: ListQuery) -> Result<Page<Attachment>, Refusal> {

@@ -15,6 +15,7 @@ use mooring_rig::{Rig, Vm};
 
 use super::installed::versions;
 use super::packaged;
+use crate::control::Control;
 use crate::evidence::{Evidence, check, wait_for};
 use crate::packages::VARIANTS;
 use crate::papers::{Block, Typist, blocks};
@@ -173,19 +174,71 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A reader whose detach or fence is pending types it again, as its answer says: on a busy machine
-/// a proof may take longer than 5 s. A volume's attachment that is not found then (3) has gone in
-/// between, which takes a proof.
-const AGAIN: &str = r#"mooring() {
+/// Shell text of a reader whose detach or fence is pending. On a busy machine a proof may take
+/// longer than 5 s: then the reader types the command that the answer names, which is the detach by
+/// the attachment's id, or the same fence.
+fn mooring_until_done() -> String {
+    let again = Control::repeated("command mooring \"$@\"");
+    format!(
+        r#"mooring() {{
 case "$*" in detach*|"host fence"*) ;; *) command mooring "$@"; return;; esac
-local n=0 s=5
-while [ $s = 5 ] && [ $n -lt 12 ]; do n=$((n + 1)); s=0; command mooring "$@" || s=$?; done
-if [ $n -gt 1 ] && [ $s = 3 ]; then s=0; fi
-return $s
-}"#;
+local a s=0
+a=$(command mooring "$@") || s=$?
+printf '%s\n' "$a"
+[ $s = 5 ] || return $s
+a=$(printf '%s\n' "$a" | sed -n 's/.*`mooring \(detach [0-9a-f-]*[ a-z-]*\)`.*/\1/p')
+[ -z "$a" ] || set -- $a
+{again}
+}}"#
+    )
+}
 
 /// Types lines into a shell that ends at the first failure. Returns their output.
 fn typed(vm: &Vm, text: &str) -> Result<String> {
-    let script = format!("[ ! -e /root/env ] || . /root/env\n{AGAIN}\n{text}\n");
+    let script = format!("[ ! -e /root/env ] || . /root/env\n{}\n{text}\n", mooring_until_done());
     Ok(vm.command(["bash", "-euc", &script]).timeout(LIMIT).run()?.ok()?.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A `mooring` that is pending at first, then gives the answer of its second call, with this
+    /// exit status. It notes its words.
+    fn typed_by_a_reader(words: &str, pending: &str, then: i32) -> (Option<i32>, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = format!(
+            "#!/bin/sh\necho \"$*\" >>{0}/said\n[ $(wc -l <{0}/said) = 1 ] || exit {then}\necho '{pending}'\nexit 5\n",
+            folder.path().display()
+        );
+        let path = folder.path().join("mooring");
+        std::fs::write(&path, program).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let script = format!("{}\n{words}\n", mooring_until_done());
+        let ended = Command::new("bash").args(["-euc", &script]).env("PATH", path).output().unwrap();
+        (ended.status.code(), std::fs::read_to_string(folder.path().join("said")).unwrap())
+    }
+
+    #[test]
+    fn a_pending_command_is_followed_as_its_answer_says() {
+        let id = "b0c1d2e3-0001-4002-8003-0000000000aa";
+        let advice = format!("attachment {id}: NOT PROVEN yet; `mooring detach {id} --force` shows it");
+        for (words, pending, next) in [
+            ("mooring detach data --host host1 --force", advice.as_str(), format!("detach {id} --force")),
+            (
+                "mooring host fence host1 --reason 'it hangs'",
+                "not proven",
+                "host fence host1 --reason it hangs".to_owned(),
+            ),
+        ] {
+            let (status, said) = typed_by_a_reader(words, pending, 0);
+            assert_eq!((status, said.lines().nth(1)), (Some(0), Some(next.as_str())), "{said}");
+            // Another failure is no success: not even "it is not there".
+            assert_eq!(typed_by_a_reader(words, pending, 3).0, Some(1));
+        }
+        assert_eq!(typed_by_a_reader("mooring volume list", "", 0).0, Some(5));
+    }
 }

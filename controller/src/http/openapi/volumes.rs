@@ -32,7 +32,7 @@ pub(super) const BLOCK_STORAGE: &[Operation] = &[
         .takes("VolumeUpdate")
         .gives("MadeVolume"),
     op("DELETE", "/volumes/{id}", "deleteVolume", "Delete a volume")
-        .policies(&["volume:delete", "volume:force_delete"])
+        .policies(&["volume:delete", "volume:delete_snapshot", "volume:force_delete"])
         .status(202)
         .queries(&[("cascade", BOOLEAN), ("force", BOOLEAN)]),
     op("POST", "/volumes/{id}/action", "actOnVolume", "Act on a volume")

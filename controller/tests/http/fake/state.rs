@@ -336,6 +336,18 @@ impl State {
         Ok(())
     }
 
+    pub(super) fn delete_volume(
+        &mut self,
+        caller: &Caller,
+        id: VolumeId,
+        cascade: bool,
+    ) -> Result<(), Refusal> {
+        let index = self.volume_index(caller, id)?;
+        self.volumes.remove(index);
+        self.snapshots.retain(|snapshot| !cascade || snapshot.volume != id);
+        Ok(())
+    }
+
     pub(super) fn volume_index(&self, caller: &Caller, id: VolumeId) -> Result<usize, Refusal> {
         let own = |volume: &Volume| volume.id == id && (caller.admin || volume.project == caller.project);
         self.volumes.iter().position(own).map_or_else(|| not_found("Volume", id), Ok)
