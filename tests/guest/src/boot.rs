@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::chroot;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{OpenOptionsExt, chroot};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -22,12 +24,8 @@ use nix::sys::wait::{WaitStatus, wait};
 use nix::unistd::Pid;
 
 const NONE: Option<&str> = None;
-/// Most attempts to load a module whose signature the kernel rejects. This was seen in two of some
-/// 15 boots where three emulators shared a third of a processor, and not in 150 boots of a single
-/// VM; once three attempts in a row failed. Other boots accept the same file.
-const SIGNATURE_TRIES: u32 = 8;
-/// Pause before the next attempt, in which the other emulators of the machine go on.
-const SIGNATURE_PAUSE: Duration = Duration::from_millis(200);
+/// Said by the kernel when part of the initramfs lies in memory that the firmware keeps for itself.
+const MOVED: &str = "Move RAMDISK";
 const DEVICE_WAIT: Duration = Duration::from_mins(1);
 
 /// The rig's settings on the kernel command line, as `mooring.KEY=VALUE`.
@@ -56,6 +54,7 @@ pub(crate) fn boot() -> Result<()> {
         println!("mooring-guest: alive");
         return Ok(());
     }
+    initramfs_is_whole()?;
     load_modules()?;
     let kept = kept_files()?;
     enter_root()?;
@@ -113,21 +112,35 @@ fn load_modules() -> Result<()> {
 
 fn load_module(path: &Path) -> Result<()> {
     let file = fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
-    let mut tries = 1;
+    match finit_module(&file, c"", ModuleInitFlags::empty()) {
+        // ENODEV: an accelerated checksum refuses a CPU without its instruction; the generic one
+        // exists as well.
+        Ok(()) | Err(Errno::EEXIST | Errno::ENODEV) => Ok(()),
+        Err(e) => Err(e).with_context(|| format!("load {}", path.display())),
+    }
+}
+
+/// Ends a boot whose initramfs the firmware may have written to: a module or this program would
+/// then be wrong in a few bytes.
+fn initramfs_is_whole() -> Result<()> {
+    let mut log = fs::File::options()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open("/dev/kmsg")
+        .context("open /dev/kmsg")?;
+    // A read returns one record; the kernel's longest has 8 KiB.
+    let mut record = [0; 8192];
     loop {
-        match finit_module(&file, c"", ModuleInitFlags::empty()) {
-            // ENODEV: an accelerated checksum refuses a CPU without its instruction; the generic
-            // one exists as well.
-            Ok(()) | Err(Errno::EEXIST | Errno::ENODEV) => return Ok(()),
-            Err(Errno::EKEYREJECTED) if tries < SIGNATURE_TRIES => {
-                println!(
-                    "mooring-guest: {}: the kernel takes its signature for wrong: once more",
-                    path.display()
-                );
-                tries += 1;
-                std::thread::sleep(SIGNATURE_PAUSE);
-            }
-            Err(e) => return Err(e).with_context(|| format!("load {}", path.display())),
+        let read = match log.read(&mut record) {
+            Ok(read) => read,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
+            // The oldest records were overwritten meanwhile.
+            Err(e) if e.kind() == ErrorKind::BrokenPipe => continue,
+            Err(e) => return Err(e).context("read /dev/kmsg"),
+        };
+        let text = String::from_utf8_lossy(record.get(..read).unwrap_or_default());
+        if text.contains(MOVED) {
+            bail!("the firmware keeps memory in which QEMU has put the initramfs: {}", text.trim_end());
         }
     }
 }
