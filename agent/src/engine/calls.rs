@@ -41,11 +41,6 @@ impl Calls {
         self.at_work = None;
     }
 
-    /// Time at which the step at work began. `None` if none is.
-    pub(super) fn step_began(&self) -> Option<Instant> {
-        self.at_work.as_ref().map(|at_work| at_work.began)
-    }
-
     /// Begins a look beside the pass.
     pub(super) fn begin_look(&mut self, began: Instant) {
         self.looks.push(began);
@@ -58,9 +53,9 @@ impl Calls {
         }
     }
 
-    /// Time at which the oldest look beside the pass began. `None` if none is at work.
-    pub(super) fn look_began(&self) -> Option<Instant> {
-        self.looks.first().copied()
+    /// The oldest look beside the pass, and when it began. `None` if none is at work.
+    pub(super) fn look(&self) -> Option<(&str, Instant)> {
+        self.looks.first().map(|began| ("look at the export", *began))
     }
 
     /// Begins the pulse's look.
@@ -81,7 +76,6 @@ impl Calls {
     /// The oldest call but for the pulse's, and when it began. `None` if none is at work.
     pub(super) fn oldest(&self) -> Option<(&str, Instant)> {
         let step = self.at_work.as_ref().map(|at_work| (at_work.step.as_str(), at_work.began));
-        let look = self.look_began().map(|began| ("look at the export", began));
-        step.into_iter().chain(look).min_by_key(|(_, began)| *began)
+        step.into_iter().chain(self.look()).min_by_key(|(_, began)| *began)
     }
 }

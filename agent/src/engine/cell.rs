@@ -304,12 +304,9 @@ impl State {
         (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
     }
 
-    /// Says whether a look at the target may hang now. A zeroing or a discard is no call on the
-    /// target.
+    /// Says whether a look at the target would hang behind another call now.
     pub(crate) fn is_blocked(&self) -> bool {
-        let step = self.calls.step_began().filter(|_| !self.jobs.is_at_work());
-        let began = step.into_iter().chain(self.calls.look_began()).min();
-        began.is_some_and(|began| began.elapsed() >= BLOCKED_AFTER)
+        self.in_the_way().is_some()
     }
 
     /// Says whether no pass works on the export: no pass runs, or the running pass has done its

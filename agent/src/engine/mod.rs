@@ -16,6 +16,7 @@ pub(crate) mod busy;
 mod calls;
 mod capabilities;
 mod cell;
+mod clear;
 pub(crate) mod counts;
 mod established;
 mod export;
@@ -565,11 +566,7 @@ impl Engine {
         let generation = put.stamp.generation;
         let cell = self.cell(put.volume);
         let mut version = cell.watch();
-        let admitted = self
-            .admitted(&cell, &mut version, deadline, move |engine, cell, claim| {
-                engine.admit_export(cell, put, claim)
-            })
-            .await?;
+        let admitted = self.admitted_export(&cell, &mut version, put, deadline).await?;
         let mut answer = ExportAnswer {
             report: None,
             done: false,
@@ -602,6 +599,27 @@ impl Engine {
             answer.receipts = self.receipts_of(&cell, generation).await?;
         }
         Ok(answer)
+    }
+
+    /// Runs the admission of an export's change, and again if a call was in the way of its look at
+    /// the sessions and has returned in time.
+    async fn admitted_export(
+        &self,
+        cell: &Arc<Cell>,
+        version: &mut watch::Receiver<u64>,
+        put: PutExport,
+        deadline: Duration,
+    ) -> Result<export::admit::Admitted, Refusal> {
+        loop {
+            let (began, put) = (put.decoded, put.clone());
+            let left = || deadline.saturating_sub(began.elapsed());
+            let admit =
+                move |engine: &Self, cell: &Arc<Cell>, claim: &Claim| engine.admit_export(cell, put, claim);
+            match self.admitted(cell, version, left(), admit).await {
+                Err(Refusal::Busy { .. }) if cell.until_clear(left()).await => {}
+                answer => return answer,
+            }
+        }
     }
 
     async fn receipts_of(&self, cell: &Cell, generation: Generation) -> Result<Vec<Receipt>, Refusal> {

@@ -19,7 +19,8 @@ use super::{Engine, Refusal, pass};
 use crate::clock;
 use crate::lvm;
 
-/// Time that an answer waits for the kernel.
+/// Time that an answer waits for the kernel: for a call that is in the way of its look, and for the
+/// look.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Most receipts in an answer.
@@ -177,9 +178,7 @@ impl Cell {
 impl Engine {
     /// Looks at an export now, with its sessions and counters.
     async fn look(&self, cell: &Arc<Cell>) -> Looked {
-        // If a call of this volume does not return, a second one would be lost, too, with its
-        // thread.
-        if cell.state().is_blocked() {
+        if !cell.until_clear(LOOK_DEADLINE).await {
             return Looked::Failed;
         }
         let (engine, at) = (self.clone(), Arc::clone(cell));
@@ -318,20 +317,18 @@ impl Engine {
 
     async fn plan_export(&self, cell: &Arc<Cell>, planned: &mut Planned) {
         let object = || format!("the export of volume {}", cell.id);
-        let (volume, export, blocked) = {
-            let state = cell.state();
-            (state.volume().cloned(), state.export().cloned(), state.is_blocked())
-        };
+        let clear = cell.until_clear(LOOK_DEADLINE).await;
+        let (volume, export) = cell.state().specs();
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
-        let looked = if blocked {
-            None
-        } else {
+        let looked = if clear {
             let (engine, at, wanted) = (self.clone(), Arc::clone(cell), wanted.clone());
             let look = self.blocking(move || {
                 let _look = Look::begin(&at);
                 wanted.look(&*engine.shared.machine.target)
             });
             tokio::time::timeout(LOOK_DEADLINE, look).await.ok().flatten()
+        } else {
+            None
         };
         match looked {
             Some(Ok(view)) => {
@@ -343,7 +340,7 @@ impl Engine {
                 planned.blocked.push(Problem { object: object(), text, cure: error.cure() });
             }
             None => {
-                let text = Refusal::busy(cell.id, cell.state().stuck()).to_string();
+                let text = Refusal::busy(cell.id, cell.state().in_the_way()).to_string();
                 planned.blocked.push(Problem { object: object(), text, cure: Cure::Retry });
             }
         }

@@ -1,6 +1,8 @@
 //! Kernel calls that do not return: the call is named, its volume reports it at once, and nothing
 //! else waits for it.
 
+use std::time::{Duration, Instant};
+
 use mooring_agent::standing::Standing;
 use mooring_api::v1;
 use mooring_host::{Tree, TreePath};
@@ -153,6 +155,88 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
     // A second request succeeds.
     assert!(agent.make(put_export(&v, 2, &[("host2", RW)]))[0].proven);
     assert_eq!(node.reach(&v), ["host2 rw"]);
+}
+
+/// Begins `act` beside a kernel call of the volume that is slow, and lets that call return. Gives
+/// the answer. A machine that halts until the call counts as lost gets another try.
+fn beside_a_slow_call<T: Send + 'static, F>(act: impl Fn(&Agent, &str) -> F) -> (Node, T)
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    for _ in 0..20 {
+        let (node, v) = (Node::new(), volume(1));
+        let agent = node.start();
+        agent.make(put_volume(&v, 1));
+        agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
+        let one = node.login(&v, "host1").unwrap();
+        node.fake.hold(device(&v));
+        node.fake.start_write(one, 1).unwrap();
+        let began = Instant::now();
+        let (mut client, force) = (agent.client(), put_export(&v, 2, &[("host2", RW)]));
+        let forced = agent.spawn(async move { client.put_export(force).await });
+        eventually("the call has begun", || !node.fake.is_live(one));
+        std::thread::sleep(Duration::from_millis(300));
+        let answer = agent.spawn(act(&agent, &v));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!answer.is_finished() || began.elapsed() > Duration::from_secs(2), "it did not wait");
+        node.fake.release(device(&v));
+        let in_time = began.elapsed() < Duration::from_millis(1500);
+        let answer = agent.wait(answer).unwrap();
+        if in_time {
+            assert!(agent.wait(forced).unwrap().unwrap().into_inner().receipts[0].proven);
+            return (node, answer);
+        }
+    }
+    panic!("this machine halts for seconds, again and again");
+}
+
+#[test]
+fn a_revoke_without_force_waits_for_a_call_that_returns_in_time() {
+    let polite = |agent: &Agent, v: &str| {
+        let put =
+            v1::PutExportRequest { live_sessions: v1::LiveSessions::Refuse.into(), ..put_export(v, 3, &[]) };
+        let mut client = agent.client();
+        async move { client.put_export(put).await }
+    };
+    let (node, answer) = beside_a_slow_call(polite);
+    let answer = answer.unwrap().into_inner();
+    assert!(answer.done && answer.receipts[0].proven, "{answer:?}");
+    assert_eq!(node.reach(&volume(1)), [""; 0]);
+}
+
+#[test]
+fn a_look_waits_for_a_call_that_returns_in_time() {
+    let look = |agent: &Agent, v: &str| {
+        let (mut client, volume_id) = (agent.client(), v.to_owned());
+        async move { client.get_volume(v1::GetVolumeRequest { volume_id }).await }
+    };
+    let (_node, answer) = beside_a_slow_call(look);
+    assert_eq!(answer.unwrap().into_inner().looked_now, Some(true));
+}
+
+#[test]
+fn a_revoke_without_force_names_the_call_that_does_not_return() {
+    let (node, v) = (Node::new(), volume(1));
+    let agent = node.start();
+    agent.make(put_volume(&v, 1));
+    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
+    let one = node.login(&v, "host1").unwrap();
+    node.fake.hold(device(&v));
+    node.fake.start_write(one, 1).unwrap();
+    let (mut client, force) = (agent.client(), put_export(&v, 2, &[("host2", RW)]));
+    let forced = agent.spawn(async move { client.put_export(force).await });
+    eventually("the call has begun", || !node.fake.is_live(one));
+    std::thread::sleep(Duration::from_millis(300));
+    let polite = v1::PutExportRequest {
+        live_sessions: v1::LiveSessions::Refuse.into(),
+        deadline_ms: 500,
+        ..put_export(&v, 3, &[])
+    };
+    let named = format!("rmdir iscsi/{}/tpgt_1/acls/{} has not returned", target(&v), iqn("host1"));
+    assert_refused(agent.put_export(polite), Code::Unavailable, "retry", &[&v, &named, "was not taken"]);
+    node.fake.release(device(&v));
+    assert!(agent.wait(forced).unwrap().unwrap().into_inner().done);
+    assert_eq!(node.reach(&v), ["host2 rw"], "it is not taken later");
 }
 
 #[test]

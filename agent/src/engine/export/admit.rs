@@ -298,8 +298,8 @@ impl Engine {
         Err(Refusal::precondition(why, Cure::Retry))
     }
 
-    /// Looks at the grants that go. Reads nothing while a call of this volume does not return: a
-    /// revoke must not wait for another one.
+    /// Looks at the grants that go. Reads nothing while a call of this volume is in the way: a
+    /// forced revoke does not wait for it, and another one waits outside its turn.
     fn look_at(&self, cell: &Cell, identity: &ExportIdentity, removed: &[Removed]) -> Result<Going, Refusal> {
         if removed.is_empty() {
             return Ok(Going::Seen(BTreeMap::new()));
@@ -478,7 +478,9 @@ impl Going {
 
 fn refuse_live(cell: &Cell, going: &Going) -> Result<(), Refusal> {
     // Nobody could look: that is no proof that no session is live.
-    let Going::Seen(nexuses) = going else { return Err(Refusal::busy(cell.id, cell.state().stuck())) };
+    let Going::Seen(nexuses) = going else {
+        return Err(Refusal::busy(cell.id, cell.state().in_the_way()));
+    };
     let Some((initiator, nexus)) = nexuses.iter().find(|(_, nexus)| !nexus.sessions.is_empty()) else {
         return Ok(());
     };
