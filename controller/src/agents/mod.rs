@@ -427,15 +427,23 @@ impl Agent {
         self.state().volumes.iter().filter(|(_, kept)| kept.quiet).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the time of an export's last report.
+    /// Returns the time of an export's last report. `None` if there is none, or it is outdated.
     pub(crate) fn export_at(&self, id: VolumeId) -> Option<Instant> {
-        self.of_volume(id, |kept| kept.export_at)
+        self.of_volume(id, Kept::export_at)
     }
 
-    /// Makes the last report of an export count as outdated.
+    /// Makes what is known of an export's sessions count as outdated until the agent has looked at
+    /// them.
     pub(crate) fn outdate_export(&self, id: VolumeId) {
         if let Some(seen) = self.state().volumes.get_mut(&id) {
-            Arc::make_mut(seen).export_at = None;
+            Arc::make_mut(seen).outdate_export();
+        }
+    }
+
+    /// Notes that the agent has looked at an export's sessions, asked at this moment.
+    pub(crate) fn looked_at_export(&self, id: VolumeId, asked: Instant) {
+        if let Some(seen) = self.state().volumes.get_mut(&id).filter(|seen| seen.is_renewed_by(asked)) {
+            Arc::make_mut(seen).renew_export();
         }
     }
 

@@ -73,7 +73,9 @@ pub(crate) struct Kept {
     /// The generation of the export's report.
     generation: Option<Generation>,
     /// The time of the export's last report.
-    pub(super) export_at: Option<Instant>,
+    export_at: Option<Instant>,
+    /// The time from which only a look that begins later shows the sessions. `None`: a look has.
+    outdated: Option<Instant>,
     /// An initiator could be logged in and is not.
     pub(super) quiet: bool,
     /// Only few volumes at a time have any of this.
@@ -252,6 +254,28 @@ impl Kept {
         reports::export(&report)
     }
 
+    /// Makes what is known of the sessions count as outdated until a look begins after this moment.
+    pub(super) fn outdate_export(&mut self) {
+        self.outdated = Some(Instant::now());
+    }
+
+    /// Returns `true` if a look that was asked for at this moment shows what was outdated.
+    pub(super) fn is_renewed_by(&self, asked: Instant) -> bool {
+        self.outdated.is_some_and(|outdated| outdated <= asked)
+    }
+
+    /// Notes that such a look has ended.
+    pub(super) fn renew_export(&mut self) {
+        self.outdated = None;
+    }
+
+    /// Returns the time of the export's last report. `None` if there is none, or it is outdated:
+    /// reports that come by themselves change nothing in that, for most are made without a look at
+    /// the sessions.
+    pub(super) fn export_at(&self) -> Option<Instant> {
+        self.export_at.filter(|_| self.outdated.is_none())
+    }
+
     /// Notes that the agent stores this spec of the export now. `proven`: all receipts of the spec
     /// came with the answer, proven.
     pub(super) fn took_export(&mut self, stamp: Stamp, proven: bool) {
@@ -414,6 +438,23 @@ mod tests {
         let asked = Heard::Answered(Instant::now());
         assert!(kept.see_volume(&creating, asked) && !kept.see_export(&export(3), asked));
         assert_eq!((kept.volume(id), kept.export(id)), (Some(creating), Some(export(3))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_outdated_is_so_until_a_look_that_began_later() {
+        let mut kept = Kept::default();
+        kept.see_export(&export(2), Heard::Reported);
+        assert!(kept.export_at().is_some());
+        let before = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        kept.outdate_export();
+        assert!(kept.export_at().is_none() && !kept.is_renewed_by(before));
+        // A pass reports what it has made, and has not looked at the sessions.
+        kept.see_export(&ExportReport { in_force: false, ..export(2) }, Heard::Reported);
+        assert!(kept.export_at().is_none());
+        assert!(kept.is_renewed_by(Instant::now()));
+        kept.renew_export();
+        assert!(kept.export_at().is_some() && !kept.is_renewed_by(Instant::now()));
     }
 
     #[test]

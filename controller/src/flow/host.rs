@@ -158,11 +158,8 @@ impl Flow {
         self.tasks.spawn(async move {
             let read = move |db: &Db<'_>| Ok(db.volume(id)?);
             let Ok(Some(volume)) = flow.reads.read_one("read a volume", read).await else { return };
-            if let Ok(agent) = flow.facts.agents.up(volume.agent)
-                && let Err(error) = flow.look(&agent, id).await
-            {
-                tracing::debug!(volume = %id, %error, "cannot look at the sessions");
-            }
+            let Ok(agent) = flow.facts.agents.up(volume.agent) else { return };
+            flow.look_shared(&agent, id).await;
         });
     }
 

@@ -102,7 +102,7 @@ pub(crate) struct Flow {
     enrolling: tokio::sync::Mutex<()>,
     flights: Flights,
     /// Shared looks for callers that only ask.
-    pub(crate) looks: looks::Looks,
+    looks: looks::Looks,
     pub(crate) tasks: Tasks,
     /// Notes to other controllers on the same database.
     pub(crate) notes: lease::Notes,

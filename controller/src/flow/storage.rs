@@ -492,16 +492,31 @@ impl Flow {
         Ok(status.receipts.iter().filter_map(reports::receipt).collect())
     }
 
+    /// Has a volume looked at after this call, by a look that other callers may share. If the agent
+    /// does not answer, its last report stays.
+    pub(crate) async fn look_shared(&self, agent: &Arc<Agent>, id: VolumeId) {
+        let look = async {
+            if let Err(error) = self.look(agent, id).await {
+                tracing::debug!(volume = %id, %error, "cannot look at a volume");
+            }
+        };
+        self.looks.share(id, look).await;
+    }
+
     /// Looks at a volume now. Returns the agent's answer.
     pub(crate) async fn status_now(
         &self,
         agent: &Arc<Agent>,
         id: VolumeId,
     ) -> Result<v1::VolumeStatus, CallError> {
-        let heard = Heard::Answered(Instant::now());
+        let asked = Instant::now();
+        let heard = Heard::Answered(asked);
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
         if let Some(report) = reports::export_of(status.export.as_ref(), id) {
             agent.saw_export(&report, heard);
+        }
+        if status.looked_now != Some(false) {
+            agent.looked_at_export(id, asked);
         }
         if let Some(report) = reports::volume_of(status.volume.as_ref(), id) {
             agent.saw_volume(&report, heard);

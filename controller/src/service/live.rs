@@ -311,9 +311,7 @@ impl Service {
             let (flow, places) = (Arc::clone(&self.flow), Arc::clone(&places));
             looks.spawn(async move {
                 let Ok(_place) = places.acquire().await else { return };
-                if let Err(error) = flow.look(&agent, volume).await {
-                    tracing::debug!(%volume, %error, "cannot look at a volume");
-                }
+                flow.look_shared(&agent, volume).await;
             });
         }
         // Reports that have not come by then are shown as they were.
@@ -371,12 +369,7 @@ impl Service {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?.map(|volume| volume.agent));
         let Ok(Some(agent)) = self.store.read("read a volume", read).await else { return };
         let Ok(agent) = self.facts.agents.up(agent) else { return };
-        let look = async {
-            if let Err(error) = self.flow.look(&agent, id).await {
-                tracing::debug!(volume = %id, %error, "cannot look at a volume");
-            }
-        };
-        self.flow.looks.share(id, look).await;
+        self.flow.look_shared(&agent, id).await;
     }
 
     /// The enrolled agents.
