@@ -35,6 +35,15 @@ pub fn attachment_of(mut answer: Value) -> Value {
     if answer["attachment"].is_object() { answer["attachment"].take() } else { answer }
 }
 
+/// Fails unless the answer that ended an attach shows the target's view of it: the session is
+/// logged in, with this mode in force.
+pub fn check_in_force(live: &Value, mode: &str) -> Result<()> {
+    let (session, seen) = (&live["session"], &live["effective_mode"]);
+    check(*session == true && seen == mode, || {
+        format!("attached with session {session} and mode {seen} in place of true and {mode}: {live}")
+    })
+}
+
 /// The answer of a `mooring --json` that has succeeded.
 fn parsed(args: &[&str], out: Output) -> Result<Value> {
     let out = out.ok()?;

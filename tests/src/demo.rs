@@ -16,7 +16,7 @@ use mooring_rig::{Kernel, RigOptions};
 use serde_json::Value;
 
 use crate::clients::Cinder;
-use crate::control::{Control, PORT, TOKEN};
+use crate::control::{Control, PORT, TOKEN, check_in_force};
 use crate::disk::Disk;
 use crate::evidence::{Evidence, check};
 use crate::initiator::{Credentials, Host};
@@ -198,9 +198,7 @@ impl<'a> Demo<'a> {
     fn attach(&self, host: &str, mode: &str) -> Result<(Value, String, String)> {
         let live = self.control.attach(&self.volume, host, mode)?;
         let (id, path) = (text(&live, "id")?.to_owned(), text(&live, "device_path")?.to_owned());
-        check(live["session"] == true && live["effective_mode"] == mode, || {
-            format!("attached to {host}: {live}")
-        })?;
+        check_in_force(&live, mode).with_context(|| format!("attach to {host}"))?;
         Ok((live, id, path))
     }
 

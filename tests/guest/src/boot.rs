@@ -54,7 +54,7 @@ pub(crate) fn boot() -> Result<()> {
         println!("mooring-guest: alive");
         return Ok(());
     }
-    initramfs_is_whole()?;
+    check_initramfs()?;
     load_modules()?;
     let kept = kept_files()?;
     enter_root()?;
@@ -122,7 +122,7 @@ fn load_module(path: &Path) -> Result<()> {
 
 /// Ends a boot whose initramfs the firmware may have written to: a module or this program would
 /// then be wrong in a few bytes.
-fn initramfs_is_whole() -> Result<()> {
+fn check_initramfs() -> Result<()> {
     let mut log = fs::File::options()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())

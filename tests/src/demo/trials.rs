@@ -17,9 +17,9 @@ use mooring_rig::{RigOptions, Running, Vm};
 use serde_json::Value;
 
 use super::Demo;
-use crate::control::{Control, PORT, attachment_of};
+use crate::control::{Control, PORT, attachment_of, check_in_force};
 use crate::disk::Disk;
-use crate::evidence::{Evidence, check, wait_for};
+use crate::evidence::{Evidence, wait_for};
 use crate::native::text;
 use crate::site::{GROUP, Programs, Site, number};
 use crate::slow::{self, Pace};
@@ -200,7 +200,7 @@ impl Trials<'_> {
             let said = storage.run(&["cat", &format!("/run/trial/{}", shared.volume)])?.ok()?.stdout;
             let said: Value = serde_json::from_str(&said).with_context(|| format!("attached: {said}"))?;
             let live = &attachment_of(said);
-            check(live["session"] == true && live["effective_mode"] == "rw", || format!("attached: {live}"))?;
+            check_in_force(live, "rw")?;
             text(live, "id")?.clone_into(&mut shared.attachment);
             shared.disk = Disk::new(shared.disk.vm, text(live, "device_path")?);
         }
