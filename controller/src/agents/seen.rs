@@ -211,15 +211,17 @@ impl Kept {
         true
     }
 
-    /// Takes a report of the export, unless a report of a newer generation is known, or one of this
-    /// generation came after this one was asked for: each change yields both an answer and a
-    /// report. Returns `true` if it says anything new.
+    /// Takes a report of the export, unless a report of a newer generation is known. If one of this
+    /// generation came after this one was asked for, takes its sessions only, if they are from a
+    /// later look: each change yields both an answer and a report. Returns `true` if it says
+    /// anything new.
     pub(super) fn see_export(&mut self, report: &ExportReport, heard: Heard) -> bool {
         let generation = Some(report.generation);
-        if self.generation > generation
-            || (self.generation == generation && heard.is_overtaken(self.export_at))
-        {
+        if self.generation > generation {
             return false;
+        }
+        if self.generation == generation && heard.is_overtaken(self.export_at) {
+            return self.see_sessions(report);
         }
         self.export_at = Some(Instant::now());
         let new = packed_export(report);
@@ -228,6 +230,32 @@ impl Kept {
         self.export = Some(new);
         self.quiet = is_quiet(report);
         news
+    }
+
+    /// Takes the sessions, counters and logins of a report whose look at them is later than the
+    /// kept one. Returns `true` if it is.
+    fn see_sessions(&mut self, report: &ExportReport) -> bool {
+        let Some(mut kept) = self.export(report.volume) else { return false };
+        if report.looked <= kept.looked {
+            return false;
+        }
+        (kept.looked, kept.unlisted_sessions) = (report.looked, report.unlisted_sessions);
+        for grant in &mut kept.grants {
+            if let Some(seen) = report.grants.iter().find(|seen| seen.initiator == grant.initiator) {
+                (grant.sessions, grant.counters) = (seen.sessions.clone(), seen.counters);
+            }
+        }
+        for port in &mut kept.fc {
+            let Some(seen) = report.fc.iter().find(|seen| seen.port == port.port) else { continue };
+            for grant in &mut port.grants {
+                if let Some(seen) = seen.grants.iter().find(|seen| seen.initiator == grant.initiator) {
+                    (grant.logged_in, grant.counters) = (seen.logged_in, seen.counters);
+                }
+            }
+        }
+        self.export = Some(packed_export(&kept));
+        self.quiet = is_quiet(&kept);
+        true
     }
 
     /// Returns the last report of the volume, which has this id.
@@ -402,6 +430,25 @@ mod tests {
         }
     }
 
+    fn grant(seen: Option<Mode>, logged_in: bool) -> FcGrantReport {
+        FcGrantReport {
+            initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
+            lun: LUN_DEFAULT,
+            wanted: Mode::ReadWrite,
+            seen,
+            logged_in,
+            counters: Counters::default(),
+        }
+    }
+
+    fn port(number: u8, grant: FcGrantReport) -> FcPortReport {
+        FcPortReport {
+            port: format!("fc/20:00:52:54:00:14:00:{number:02x}").parse().unwrap(),
+            serves: true,
+            grants: vec![grant],
+        }
+    }
+
     #[test]
     fn what_is_kept_is_what_was_said() {
         let id = VolumeId::from_u128(7);
@@ -438,6 +485,35 @@ mod tests {
         let asked = Heard::Answered(Instant::now());
         assert!(kept.see_volume(&creating, asked) && !kept.see_export(&export(3), asked));
         assert_eq!((kept.volume(id), kept.export(id)), (Some(creating), Some(export(3))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_of_a_look_are_taken_though_a_report_without_one_came_first() {
+        let id = VolumeId::from_u128(7);
+        let look = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let with = |looked, logged_in: bool| {
+            let fc = vec![port(1, grant(Some(Mode::ReadWrite), logged_in))];
+            let mut report = ExportReport { looked, fc, ..export(2) };
+            report.grants.truncate(1);
+            if !logged_in {
+                report.grants[0].sessions.clear();
+            }
+            report
+        };
+        let mut kept = Kept::default();
+        let asked = Heard::Answered(Instant::now());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        // A pass reports what it has made, with the sessions of an earlier look.
+        let of_pass = ExportReport { in_force: false, ..with(look(1), false) };
+        assert!(kept.see_export(&of_pass, Heard::Reported) && kept.quiet);
+        assert!(kept.see_export(&with(look(2), true), asked) && !kept.quiet);
+        let seen = kept.export(id).unwrap();
+        assert_eq!(seen, ExportReport { in_force: false, ..with(look(2), true) });
+        // An answer without a later look changes nothing.
+        for earlier in [None, look(1), look(2)] {
+            assert!(!kept.see_export(&with(earlier, false), asked));
+        }
+        assert_eq!(kept.export(id), Some(seen));
     }
 
     #[tokio::test(start_paused = true)]
@@ -479,19 +555,6 @@ mod tests {
 
     #[test]
     fn over_fibre_channel_somebody_is_there_who_is_at_one_port() {
-        let grant = |seen, logged_in| FcGrantReport {
-            initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
-            lun: LUN_DEFAULT,
-            wanted: Mode::ReadWrite,
-            seen,
-            logged_in,
-            counters: Counters::default(),
-        };
-        let port = |number: u8, grant| FcPortReport {
-            port: format!("fc/20:00:52:54:00:14:00:{number:02x}").parse().unwrap(),
-            serves: true,
-            grants: vec![grant],
-        };
         let (whole, there, away) = (Some(Mode::ReadWrite), true, false);
         for (one, two, quiet) in [
             (grant(whole, there), grant(whole, there), false),

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use mooring_api::reports;
 use mooring_model::{
     AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Phase, Problem, StuckStep, VolumeId,
 };
@@ -213,15 +214,17 @@ impl Flow {
         initiators: &Initiators,
     ) -> Option<bool> {
         let agent = self.facts.agents.up(agent).ok()?;
-        match self.status_now(&agent, volume).await {
-            Ok(status) if status.looked_now == Some(true) => {}
+        let status = match self.status_now(&agent, volume).await {
+            Ok(status) if status.looked_now == Some(true) => status,
             Ok(_) => return None,
             Err(error) => {
                 tracing::debug!(%volume, %error, "cannot look at the sessions");
                 return None;
             }
-        }
-        let Some(report) = agent.export(volume) else { return Some(false) };
+        };
+        // By the answer itself: a report that came beside it may have been made without a look.
+        let Some(export) = status.export else { return Some(false) };
+        let report = reports::export_of(Some(&export), volume)?;
         Some(initiators.each().any(|initiator| has_session(&report, &initiator)))
     }
 }
