@@ -299,9 +299,14 @@ impl State {
     /// The oldest kernel call of this volume that has not returned for `LOST_AFTER`. `None` if
     /// there is no such call.
     pub(crate) fn stuck(&self) -> Option<StuckStep> {
-        let (step, began) = self.calls.oldest()?;
-        let since = began.elapsed();
-        (since >= crate::workers::LOST_AFTER).then(|| StuckStep { step: step.to_owned(), since })
+        open_for(crate::workers::LOST_AFTER, self.calls.oldest())
+    }
+
+    /// The call that a look at the target would hang behind now. `None` if there is none. A zeroing
+    /// or a discard is no call on the target.
+    pub(super) fn in_the_way(&self) -> Option<StuckStep> {
+        let call = if self.jobs.is_at_work() { self.calls.look() } else { self.calls.oldest() };
+        open_for(BLOCKED_AFTER, call)
     }
 
     /// Says whether a look at the target would hang behind another call now.
@@ -330,6 +335,13 @@ impl State {
         let end = &self.volume_end;
         kept_spec.spec().is_none() && end.is_done() && end.generation == Some(kept_spec.stamp.generation)
     }
+}
+
+/// The step of a call, if it has not returned for at least this time.
+fn open_for(least: Duration, call: Option<(&str, Instant)>) -> Option<StuckStep> {
+    let (step, began) = call?;
+    let since = began.elapsed();
+    (since >= least).then(|| StuckStep { step: step.to_owned(), since })
 }
 
 #[cfg(test)]

@@ -5,25 +5,12 @@
 
 use std::time::Duration;
 
-use mooring_model::StuckStep;
-
-use super::cell::{BLOCKED_AFTER, Cell, State};
+use super::cell::Cell;
 use crate::clock;
 use crate::workers::LOST_AFTER;
 
 /// Time between two looks at the calls. Nobody is woken when a call ends.
 const PAUSE: Duration = Duration::from_millis(10);
-
-impl State {
-    /// The call that a look at the target would hang behind now. `None` if there is none. A zeroing
-    /// or a discard is no call on the target.
-    pub(super) fn in_the_way(&self) -> Option<StuckStep> {
-        let call = if self.jobs.is_at_work() { self.calls.look() } else { self.calls.oldest() };
-        let (step, began) = call?;
-        let since = began.elapsed();
-        (since >= BLOCKED_AFTER).then(|| StuckStep { step: step.to_owned(), since })
-    }
-}
 
 impl Cell {
     /// Waits until a look at the target would not hang. `false` if the call that is in its way does
@@ -51,6 +38,7 @@ mod tests {
     use mooring_model::VolumeId;
     use tokio::task::JoinHandle;
 
+    use super::super::cell::BLOCKED_AFTER;
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);

@@ -14,6 +14,7 @@ use mooring_model::{
 use tokio::time::Instant;
 
 use super::cell::{Cell, KeptSpec, SpecKind, State};
+use super::export::fabrics::Wanteds;
 use super::knowledge::Stale;
 use super::{Engine, Refusal, pass};
 use crate::clock;
@@ -178,17 +179,38 @@ impl Cell {
 impl Engine {
     /// Looks at an export now, with its sessions and counters.
     async fn look(&self, cell: &Arc<Cell>) -> Looked {
+        // Where nothing is exported, nothing is read, and no call is in the way.
+        if self.wanted_now(cell).is_none() {
+            return if cell.state().export().is_none() { Looked::Nothing } else { Looked::Failed };
+        }
+        self.look_in_time(cell, Self::look_now).await.unwrap_or(Looked::Failed)
+    }
+
+    /// The export that the volume's specs want now. `None` if they want none to be looked at.
+    fn wanted_now(&self, cell: &Cell) -> Option<Wanteds> {
+        let (volume, export) = cell.state().specs();
+        self.wanted_export(cell, volume.as_ref(), export.as_ref())
+    }
+
+    /// Reads the target as soon as no other call is in the way. `None`: no answer came in time.
+    async fn look_in_time<T: Send + 'static>(
+        &self,
+        cell: &Arc<Cell>,
+        read: impl FnOnce(&Self, &Arc<Cell>) -> T + Send + 'static,
+    ) -> Option<T> {
         if !cell.until_clear(LOOK_DEADLINE).await {
-            return Looked::Failed;
+            return None;
         }
         let (engine, at) = (self.clone(), Arc::clone(cell));
-        let look = tokio::time::timeout(LOOK_DEADLINE, self.blocking(move || engine.look_now(&at)));
-        look.await.ok().flatten().unwrap_or(Looked::Failed)
+        let work = self.blocking(move || {
+            let _look = Look::begin(&at);
+            read(&engine, &at)
+        });
+        tokio::time::timeout(LOOK_DEADLINE, work).await.ok().flatten()
     }
 
     fn look_now(&self, cell: &Arc<Cell>) -> Looked {
         let (volume, export) = cell.state().specs();
-        let _look = Look::begin(cell);
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else {
             return if export.is_none() { Looked::Nothing } else { Looked::Failed };
         };
@@ -317,24 +339,17 @@ impl Engine {
 
     async fn plan_export(&self, cell: &Arc<Cell>, planned: &mut Planned) {
         let object = || format!("the export of volume {}", cell.id);
-        let clear = cell.until_clear(LOOK_DEADLINE).await;
-        let (volume, export) = cell.state().specs();
-        let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else { return };
-        let looked = if clear {
-            let (engine, at, wanted) = (self.clone(), Arc::clone(cell), wanted.clone());
-            let look = self.blocking(move || {
-                let _look = Look::begin(&at);
-                wanted.look(&*engine.shared.machine.target)
-            });
-            tokio::time::timeout(LOOK_DEADLINE, look).await.ok().flatten()
-        } else {
-            None
+        if self.wanted_now(cell).is_none() {
+            return;
+        }
+        let read = |engine: &Self, cell: &Arc<Cell>| {
+            // The specs may have changed while this waited.
+            let Some(wanted) = engine.wanted_now(cell) else { return Ok(Plan::default()) };
+            wanted.look(&*engine.shared.machine.target).map(|view| wanted.plan(&view))
         };
+        let looked = self.look_in_time(cell, read).await;
         match looked {
-            Some(Ok(view)) => {
-                let plan = wanted.plan(&view);
-                planned.add(cell, &plan);
-            }
+            Some(Ok(plan)) => planned.add(cell, &plan),
             Some(Err(error)) => {
                 let text = Chain(&error).to_string();
                 planned.blocked.push(Problem { object: object(), text, cure: error.cure() });

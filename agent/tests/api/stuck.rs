@@ -157,13 +157,19 @@ fn a_change_that_could_not_be_checked_is_not_taken_later() {
     assert_eq!(node.reach(&v), ["host2 rw"]);
 }
 
-/// Begins `act` beside a kernel call of the volume that is slow, and lets that call return. Gives
-/// the answer. A machine that halts until the call counts as lost gets another try.
-fn beside_a_slow_call<T: Send + 'static, F>(act: impl Fn(&Agent, &str) -> F) -> (Node, T)
-where
-    F: Future<Output = T> + Send + 'static,
-{
-    for _ in 0..20 {
+/// A revoke by force of host1 whose kernel call has begun, and does not return until the device is
+/// released.
+struct SlowRevoke {
+    node: Node,
+    agent: Agent,
+    volume: String,
+    /// Time before the call began.
+    began: Instant,
+    answer: tokio::task::JoinHandle<Result<v1::PutExportResponse, tonic::Status>>,
+}
+
+impl SlowRevoke {
+    fn begin() -> Self {
         let (node, v) = (Node::new(), volume(1));
         let agent = node.start();
         agent.make(put_volume(&v, 1));
@@ -172,18 +178,39 @@ where
         node.fake.hold(device(&v));
         node.fake.start_write(one, 1).unwrap();
         let began = Instant::now();
-        let (mut client, force) = (agent.client(), put_export(&v, 2, &[("host2", RW)]));
-        let forced = agent.spawn(async move { client.put_export(force).await });
+        let (mut client, put) = (agent.client(), put_export(&v, 2, &[("host2", RW)]));
+        let answer =
+            agent.spawn(async move { client.put_export(put).await.map(tonic::Response::into_inner) });
         eventually("the call has begun", || !node.fake.is_live(one));
+        // Now it is in the way of a look.
         std::thread::sleep(Duration::from_millis(300));
-        let answer = agent.spawn(act(&agent, &v));
+        Self { node, agent, volume: v, began, answer }
+    }
+
+    /// Lets the call return, and gives the revoke's answer.
+    fn end(self) -> (Node, v1::PutExportResponse) {
+        self.node.fake.release(device(&self.volume));
+        (self.node, self.agent.wait(self.answer).unwrap().unwrap())
+    }
+}
+
+/// Begins `act` beside a kernel call of the volume that is slow, and lets that call return. Gives
+/// the answer. A machine that halts until the call counts as lost gets another try.
+fn beside_a_slow_call<T: Send + 'static, F>(act: impl Fn(&Agent, &str) -> F) -> (Node, T)
+where
+    F: Future<Output = T> + Send + 'static,
+{
+    for _ in 0..20 {
+        let slow = SlowRevoke::begin();
+        let answer = slow.agent.spawn(act(&slow.agent, &slow.volume));
         std::thread::sleep(Duration::from_millis(200));
-        assert!(!answer.is_finished() || began.elapsed() > Duration::from_secs(2), "it did not wait");
-        node.fake.release(device(&v));
-        let in_time = began.elapsed() < Duration::from_millis(1500);
-        let answer = agent.wait(answer).unwrap();
+        assert!(!answer.is_finished() || slow.began.elapsed() > Duration::from_secs(2), "it did not wait");
+        slow.node.fake.release(device(&slow.volume));
+        let in_time = slow.began.elapsed() < Duration::from_millis(1500);
+        let answer = slow.agent.wait(answer).unwrap();
         if in_time {
-            assert!(agent.wait(forced).unwrap().unwrap().into_inner().receipts[0].proven);
+            let (node, forced) = slow.end();
+            assert!(forced.receipts[0].proven);
             return (node, answer);
         }
     }
@@ -216,26 +243,17 @@ fn a_look_waits_for_a_call_that_returns_in_time() {
 
 #[test]
 fn a_revoke_without_force_names_the_call_that_does_not_return() {
-    let (node, v) = (Node::new(), volume(1));
-    let agent = node.start();
-    agent.make(put_volume(&v, 1));
-    agent.make(put_export(&v, 1, &[("host1", RW), ("host2", RW)]));
-    let one = node.login(&v, "host1").unwrap();
-    node.fake.hold(device(&v));
-    node.fake.start_write(one, 1).unwrap();
-    let (mut client, force) = (agent.client(), put_export(&v, 2, &[("host2", RW)]));
-    let forced = agent.spawn(async move { client.put_export(force).await });
-    eventually("the call has begun", || !node.fake.is_live(one));
-    std::thread::sleep(Duration::from_millis(300));
+    let slow = SlowRevoke::begin();
+    let v = slow.volume.clone();
     let polite = v1::PutExportRequest {
         live_sessions: v1::LiveSessions::Refuse.into(),
         deadline_ms: 500,
         ..put_export(&v, 3, &[])
     };
     let named = format!("rmdir iscsi/{}/tpgt_1/acls/{} has not returned", target(&v), iqn("host1"));
-    assert_refused(agent.put_export(polite), Code::Unavailable, "retry", &[&v, &named, "was not taken"]);
-    node.fake.release(device(&v));
-    assert!(agent.wait(forced).unwrap().unwrap().into_inner().done);
+    assert_refused(slow.agent.put_export(polite), Code::Unavailable, "retry", &[&v, &named, "was not taken"]);
+    let (node, forced) = slow.end();
+    assert!(forced.done);
     assert_eq!(node.reach(&v), ["host2 rw"], "it is not taken later");
 }
 
