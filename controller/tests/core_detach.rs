@@ -113,6 +113,41 @@ async fn a_server_keeps_its_disk_while_its_agent_cannot_look() {
     }
 }
 
+/// A report that came between question and answer does not speak for the answer: most reports are
+/// made without a look at the sessions.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_keeps_its_disk_though_a_report_overtakes_the_look() {
+    let rig = Rig::new(0).await;
+    let volume = rig.volume(true).await;
+    let id = attached(&rig, volume, 1, 1).await;
+    log_in(&rig, volume, 1, true);
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let before = {
+        let mut state = rig.storage.state();
+        state.knobs.gate_of_looks = Some(Arc::clone(&gate));
+        state.looks
+    };
+    let service = rig.service.clone();
+    let detach = tokio::spawn(async move { service.delete_attachment(&admin(), id, false, LONG).await });
+    until("the look", async || match rig.storage.state().looks {
+        looks if looks > before => Ok(()),
+        looks => Err(format!("{looks} looks")),
+    })
+    .await;
+    log_in(&rig, volume, 1, false);
+    rig.storage.publish(&volume.to_string());
+    until("the report", async || {
+        let live = rig.service.live(&admin(), id, Some(0), SHORT).await.unwrap();
+        if live.session == Some(false) { Ok(()) } else { Err(format!("{live:?}")) }
+    })
+    .await;
+    gate.close();
+    let answer = detach.await.unwrap().map(drop).map_err(in_words);
+    assert!(matches!(&answer, Err(Refusal::Conflict(text)) if text.contains("Compute API")), "{answer:?}");
+    // The control: what the next look sees.
+    rig.service.delete_attachment(&admin(), id, false, LONG).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_one_dead_host_go_together() {
     let rig = Rig::new(2).await;

@@ -488,7 +488,7 @@ impl Flow {
 
     /// Looks at a volume now. Returns its receipts.
     pub(crate) async fn look(&self, agent: &Arc<Agent>, id: VolumeId) -> Result<Vec<Receipt>, CallError> {
-        let status = self.status_now(agent, id).await?;
+        let (status, _) = self.status_now(agent, id).await?;
         Ok(status.receipts.iter().filter_map(reports::receipt).collect())
     }
 
@@ -503,17 +503,18 @@ impl Flow {
         self.looks.share(id, look).await;
     }
 
-    /// Looks at a volume now. Returns the agent's answer.
+    /// Looks at a volume now. Returns the agent's answer, and the report of the export in it.
     pub(crate) async fn status_now(
         &self,
         agent: &Arc<Agent>,
         id: VolumeId,
-    ) -> Result<v1::VolumeStatus, CallError> {
+    ) -> Result<(v1::VolumeStatus, Option<ExportReport>), CallError> {
         let asked = Instant::now();
         let heard = Heard::Answered(asked);
         let status = agent.get_volume(id.to_string(), LOOK_LIMIT).await?;
-        if let Some(report) = reports::export_of(status.export.as_ref(), id) {
-            agent.saw_export(&report, heard);
+        let export = reports::export_of(status.export.as_ref(), id);
+        if let Some(report) = &export {
+            agent.saw_export(report, heard);
         }
         if status.looked_now != Some(false) {
             agent.looked_at_export(id, asked);
@@ -522,7 +523,7 @@ impl Flow {
             agent.saw_volume(&report, heard);
         }
         self.touch(id);
-        Ok(status)
+        Ok((status, export))
     }
 }
 

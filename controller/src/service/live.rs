@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use mooring_api::reports;
 use mooring_model::{
     AgentId, AttachmentId, ConnectionReport, ExportReport, Initiator, Phase, Problem, StuckStep, VolumeId,
 };
@@ -214,8 +213,8 @@ impl Flow {
         initiators: &Initiators,
     ) -> Option<bool> {
         let agent = self.facts.agents.up(agent).ok()?;
-        let status = match self.status_now(&agent, volume).await {
-            Ok(status) if status.looked_now == Some(true) => status,
+        let (status, report) = match self.status_now(&agent, volume).await {
+            Ok((status, report)) if status.looked_now == Some(true) => (status, report),
             Ok(_) => return None,
             Err(error) => {
                 tracing::debug!(%volume, %error, "cannot look at the sessions");
@@ -223,9 +222,12 @@ impl Flow {
             }
         };
         // By the answer itself: a report that came beside it may have been made without a look.
-        let Some(export) = status.export else { return Some(false) };
-        let report = reports::export_of(Some(&export), volume)?;
-        Some(initiators.each().any(|initiator| has_session(&report, &initiator)))
+        match report {
+            Some(report) => Some(initiators.each().any(|initiator| has_session(&report, &initiator))),
+            None if status.export.is_none() => Some(false),
+            // The answer has a report that cannot be read.
+            None => None,
+        }
     }
 }
 

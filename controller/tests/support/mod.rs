@@ -50,6 +50,8 @@ pub(crate) struct Knobs {
     pub(crate) pending: bool,
     /// Puts of volumes are stored, and answered once this is closed.
     pub(crate) gate: Option<Arc<tokio::sync::Semaphore>>,
+    /// Looks at volumes are made, and answered once this is closed.
+    pub(crate) gate_of_looks: Option<Arc<tokio::sync::Semaphore>>,
     /// LVM takes longer than calls wait.
     pub(crate) slow_lvm: lvs::SlowLvm,
     /// New receipts are unproven.
@@ -502,6 +504,13 @@ impl Fake {
     }
 }
 
+/// Waits until a gate opens.
+async fn wait_for(gate: Option<Arc<tokio::sync::Semaphore>>) {
+    if let Some(gate) = gate {
+        assert!(gate.acquire().await.is_err(), "a gate has no permits; it opens by being closed");
+    }
+}
+
 #[tonic::async_trait]
 impl Agent for Fake {
     async fn change_reservations(
@@ -601,9 +610,7 @@ impl Agent for Fake {
             }
         }
         let gate = self.state().knobs.gate.clone();
-        if let Some(gate) = gate {
-            assert!(gate.acquire().await.is_err(), "a gate has no permits; it opens by being closed");
-        }
+        wait_for(gate).await;
         self.publish(&id);
         let mut state = self.state();
         let report = state.volume_report(&id);
@@ -667,12 +674,17 @@ impl Agent for Fake {
     ) -> Result<Response<v1::VolumeStatus>, Status> {
         self.enter()?;
         let id = request.into_inner().volume_id;
-        let mut state = self.state();
-        state.looks += 1;
-        if !state.volumes.contains_key(&id) {
-            return Err(cured(Code::NotFound, "no such volume", "fix_spec"));
-        }
-        Ok(Response::new(state.status(&id, &self.world)))
+        let (status, gate) = {
+            let mut state = self.state();
+            if !state.volumes.contains_key(&id) {
+                return Err(cured(Code::NotFound, "no such volume", "fix_spec"));
+            }
+            let status = state.status(&id, &self.world);
+            state.looks += 1;
+            (status, state.knobs.gate_of_looks.clone())
+        };
+        wait_for(gate).await;
+        Ok(Response::new(status))
     }
 
     async fn list_volumes(
