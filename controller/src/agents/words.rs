@@ -63,11 +63,7 @@ pub(crate) const KINDS: [&str; 3] = ["connection", "receipt", "volume"];
 pub(crate) fn may_say(db: &Db<'_>, agent: AgentId, word: Word<'_>) -> Result<bool, SqlError> {
     Ok(match word {
         Word::Volume(volume) => db.storage_of(volume)? == Some(agent),
-        Word::Receipt(receipt) => {
-            let newest = db.spec_stamp(receipt.volume, Kind::Export)?;
-            let was_sent = newest.is_some_and(|newest| receipt.generation <= newest.generation);
-            was_sent && may_say(db, agent, Word::Volume(receipt.volume))?
-        }
+        Word::Receipt(receipt) => db.has_had_export(agent, receipt.volume, receipt.generation)?,
         Word::Connection(volume) => db.spec_stamp(volume, Kind::Connection(agent))?.is_some(),
     })
 }

@@ -239,7 +239,7 @@ pub(crate) fn nowhere() -> Place {
 
 /// Makes the request of a volume that was placed before, and failed.
 fn again(facts: &Facts, db: &Db<'_>, volume: &VolumeRow) -> Result<Request, Abort> {
-    let specs = db.type_by_id(volume.type_id)?.map(|found| found.extra_specs).unwrap_or_default();
+    let specs = db.extra_specs(volume.type_id)?;
     let mut request = request(facts, db, volume.size_gib, specs, &volume.hints)?;
     if volume.source.is_some() {
         // The volume shares blocks with its source: it can be nowhere else.

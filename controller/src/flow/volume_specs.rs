@@ -435,6 +435,8 @@ pub(crate) fn apply_to(
         volume.to_mut().said_status = None;
         db.attachment_event(volume.id)?;
     }
+    let in_place = |row: &AttachmentRow| before.iter().any(|old| row.is_in_place_of(old));
+    let in_place: Vec<_> = changed.iter().map(in_place).collect();
     let rows = merged(before, changed);
     // Most events (reserved, seen, completed) do not concern the agents: nothing to encode and to
     // compare.
@@ -443,11 +445,11 @@ pub(crate) fn apply_to(
     } else {
         write_specs(db, &volume, &rows, revoked)?
     };
-    for row in changed.iter_mut() {
+    for (row, in_place) in changed.iter_mut().zip(in_place) {
         if row.in_spec_since == Generation::ZERO && row.initiator.is_some() {
             row.in_spec_since = generation;
         }
-        db.put_attachment(row)?;
+        if in_place { db.put_attachment_in_place(row)? } else { db.put_attachment(row)? }
     }
     let statuses: Vec<_> = rows.iter().map(|row| row.status).collect();
     db.derive_status_of(&volume, &statuses)?;

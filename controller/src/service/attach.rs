@@ -340,7 +340,7 @@ pub(super) fn connect(
 
 /// The extra specs of a volume's type.
 pub(super) fn specs_of(db: &Db<'_>, volume: &VolumeRow) -> Result<Specs, Abort> {
-    Ok(db.type_by_id(volume.type_id)?.map(|of| of.extra_specs).unwrap_or_default())
+    Ok(db.extra_specs(volume.type_id)?)
 }
 
 /// A new attachment row, reserved.

@@ -322,13 +322,14 @@ fn detached(
         (None, Some(row)) => db.receipt(row)?,
         (None, None) => None,
     };
-    let others = match db.volume(volume)? {
+    let mut rows = db.attachments_of(volume)?;
+    rows.retain(|row| row.id != id && (caller.admin || row.project == caller.project));
+    let volume = if rows.is_empty() { None } else { db.volume(volume)? };
+    let others = match volume {
         None => Vec::new(),
         Some(volume) => {
-            let seen = |row: &AttachmentRow| row.id != id && (caller.admin || row.project == caller.project);
-            let rows = db.attachments_of(volume.id)?.into_iter().filter(seen);
-            rows.map(|row| view::attachment(facts, db, &volume, row, Secrets::Hidden))
-                .collect::<Result<_, _>>()?
+            let view = |row| view::attachment(facts, db, &volume, row, Secrets::Hidden);
+            rows.into_iter().map(view).collect::<Result<_, _>>()?
         }
     };
     Ok((AttachmentReceipt { attachment: id, receipt }, others))

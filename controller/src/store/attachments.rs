@@ -104,6 +104,15 @@ impl AttachmentRow {
         }
     }
 
+    /// Returns `true` if the attachment is where `old` was: the server, and the host with its
+    /// names.
+    pub(crate) fn is_in_place_of(&self, old: &Self) -> bool {
+        let place = |row: &Self| (row.id, row.volume, row.instance, row.native);
+        place(self) == place(old)
+            && (&self.project, &self.initiator, &self.host) == (&old.project, &old.initiator, &old.host)
+            && (&self.connector, &self.mountpoint) == (&old.connector, &old.mountpoint)
+    }
+
     /// A new attachment of this volume, without server, host or connector yet.
     pub(crate) fn reserved(id: AttachmentId, volume: VolumeId, project: &str, now: SystemTime) -> Self {
         Self {
@@ -244,6 +253,10 @@ fn asked(row: &mut Row, first: usize) -> Result<Option<Asked>, SqlError> {
     Ok(user.and_then(asked))
 }
 
+fn steps_text(row: &AttachmentRow) -> String {
+    serde_json::to_value(&row.steps).unwrap_or_default().to_string()
+}
+
 fn record(row: &mut Row) -> Result<DetachRecord, SqlError> {
     let asked = asked(row, 8)?;
     let body: Option<Vec<u8>> = row.get(12)?;
@@ -360,7 +373,7 @@ impl Db<'_> {
                 row.is_moving(),
                 row.in_spec_since.epoch,
                 row.in_spec_since.counter,
-                serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
+                steps_text(row),
                 row.created_at,
                 row.attached_at,
                 row.fault.as_deref(),
@@ -369,6 +382,43 @@ impl Db<'_> {
                 row.asked.as_ref().map(|asked| asked.user.as_str()),
                 row.asked.as_ref().map(|asked| asked.request.as_str()),
                 row.asked.as_ref().map(|asked| asked.at),
+                row.lun.map(|lun| u32::from(lun.0)),
+                row.claimed,
+                row.cache.as_str()
+            ],
+        )?;
+        if row.has_grant() { Ok(()) } else { self.release_fc_luns(row) }
+    }
+
+    /// Does as [`Db::put_attachment`], for a row that this transaction has read and whose place it
+    /// has not changed. No index of places is written: SQLite would write each of them anew with
+    /// every upsert.
+    pub(crate) fn put_attachment_in_place(&self, row: &AttachmentRow) -> Result<(), SqlError> {
+        let sql = "UPDATE attachments SET mode = ?2, status = ?3, access = ?4, moving = ?5, wish_epoch = ?6, wish_counter = ?7, \
+                   steps = ?8, attached_us = ?9, fault = ?10, mode_asked = ?11, legacy = ?12, asked_user = ?13, \
+                   asked_request = ?14, asked_us = ?15, fc_lun = ?16, claimed = ?17, cache = ?18 WHERE id = ?1";
+        if !row.is_legal() {
+            return Err(ILLEGAL);
+        }
+        let asked = row.asked.as_ref();
+        self.run(
+            sql,
+            &values![
+                row.id,
+                row.mode,
+                row.status.as_str(),
+                u32::from(row.access.number()),
+                row.is_moving(),
+                row.in_spec_since.epoch,
+                row.in_spec_since.counter,
+                steps_text(row),
+                row.attached_at,
+                row.fault.as_deref(),
+                row.mode_asked,
+                row.legacy,
+                asked.map(|asked| asked.user.as_str()),
+                asked.map(|asked| asked.request.as_str()),
+                asked.map(|asked| asked.at),
                 row.lun.map(|lun| u32::from(lun.0)),
                 row.claimed,
                 row.cache.as_str()
@@ -580,6 +630,118 @@ mod tests {
             Ok(())
         };
         store.prepare("try", try_all).unwrap();
+    }
+
+    /// The short statement writes all that may change while the place stays.
+    #[test]
+    fn a_row_in_its_place_is_written_like_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let volume = VolumeId::from_u128(2);
+        let try_all = move |db: &Db<'_>| {
+            testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+            for (status, number) in Access::legal() {
+                let connected = AttachmentRow {
+                    instance: Some(Uuid::from_u128(4)),
+                    initiator: "iqn.2026-01.lab:a".parse().ok(),
+                    host: Some("host1".to_owned()),
+                    mountpoint: Some("/dev/vdb".to_owned()),
+                    native: Some(AgentId::from_u128(3)),
+                    connector: Some(Connector::of(&Map::new())),
+                    ..AttachmentRow::reserved(AttachmentId::from_u128(1), volume, "p", db.now)
+                };
+                let changed = AttachmentRow {
+                    mode: Mode::ReadOnly,
+                    status,
+                    access: Access::of(number),
+                    in_spec_since: Generation { epoch: 5, counter: 6 },
+                    steps: vec![("granted".to_owned(), 7)],
+                    attached_at: Some(db.now),
+                    fault: Some("why".to_owned()),
+                    mode_asked: true,
+                    legacy: true,
+                    asked: Some(Asked { user: "u".to_owned(), request: "r".to_owned(), at: db.now }),
+                    lun: Some(Lun(8)),
+                    claimed: true,
+                    cache: Cache::Off,
+                    ..connected.clone()
+                };
+                assert!(changed.is_in_place_of(&connected));
+                db.put_attachment(&connected)?;
+                db.put_attachment_in_place(&changed)?;
+                let kept = db.attachment(changed.id)?.unwrap();
+                assert_eq!(micros(kept.created_at), micros(db.now));
+                let at = |row: AttachmentRow| AttachmentRow {
+                    created_at: db.now,
+                    attached_at: None,
+                    asked: None,
+                    ..row
+                };
+                assert_eq!(at(kept.clone()), at(changed.clone()), "{status:?} {number}");
+                assert_eq!(kept.attached_at.map(micros), changed.attached_at.map(micros));
+                let asked = |row: &AttachmentRow| {
+                    row.asked.clone().map(|asked| (asked.user, asked.request, micros(asked.at)))
+                };
+                assert_eq!(asked(&kept), asked(&changed));
+                db.run("DELETE FROM attachments", &[])?;
+            }
+            Ok(())
+        };
+        store.prepare("try", try_all).unwrap();
+    }
+
+    #[test]
+    fn a_row_in_its_place_writes_no_index_of_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let volume = VolumeId::from_u128(2);
+        let row = AttachmentRow {
+            instance: Some(Uuid::from_u128(4)),
+            host: Some("host1".to_owned()),
+            ..AttachmentRow::reserved(AttachmentId::from_u128(1), volume, "p", SystemTime::now())
+        };
+        let first = row.clone();
+        let insert = move |db: &Db<'_>| {
+            testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+            Ok(db.put_attachment(&first)?)
+        };
+        store.prepare("insert", insert).unwrap();
+        // Pages of the database's log that a change writes.
+        let pages = |in_place| {
+            let log = || std::fs::metadata(dir.path().join("mooring-controller.db-wal")).unwrap().len();
+            let (before, row) = (log(), row.clone());
+            let change = move |db: &Db<'_>| {
+                let put = if in_place { db.put_attachment_in_place(&row) } else { db.put_attachment(&row) };
+                Ok(put?)
+            };
+            store.prepare("change", change).unwrap();
+            (log() - before) / (4096 + 24)
+        };
+        let (short, whole) = (pages(true), pages(false));
+        assert!(short <= 2 && short < whole, "{short} pages, {whole} by the upsert");
+    }
+
+    #[test]
+    fn an_attachment_that_moves_is_not_in_its_place() {
+        let row = AttachmentRow::reserved(
+            AttachmentId::from_u128(1),
+            VolumeId::from_u128(2),
+            "p",
+            SystemTime::now(),
+        );
+        let moved = [
+            AttachmentRow { id: AttachmentId::from_u128(9), ..row.clone() },
+            AttachmentRow { volume: VolumeId::from_u128(9), ..row.clone() },
+            AttachmentRow { project: "q".to_owned(), ..row.clone() },
+            AttachmentRow { instance: Some(Uuid::nil()), ..row.clone() },
+            AttachmentRow { connector: Some(Connector::of(&Map::new())), ..row.clone() },
+            AttachmentRow { initiator: "iqn.2026-01.lab:a".parse().ok(), ..row.clone() },
+            AttachmentRow { host: Some("h".to_owned()), ..row.clone() },
+            AttachmentRow { mountpoint: Some("/dev/vdb".to_owned()), ..row.clone() },
+            AttachmentRow { native: Some(AgentId::from_u128(3)), ..row.clone() },
+        ];
+        assert!(row.is_in_place_of(&row));
+        assert!(moved.iter().all(|moved| !moved.is_in_place_of(&row)), "{moved:?}");
     }
 
     #[test]

@@ -40,6 +40,24 @@ fn audit_line(row: &mut Row) -> Result<AuditLine, SqlError> {
     Ok(AuditLine { seq: row.get(0)?, entry: AuditEntry { at: row.time(1)?, call } })
 }
 
+/// Lines of a block, of which `audit_objects` keeps the objects together. It is in the schema, too.
+const BLOCK_LINES: u64 = 1024;
+
+fn block_of(seq: u64) -> u64 {
+    seq / BLOCK_LINES
+}
+
+/// The statement that inserts this many objects of one line.
+fn insert_objects(count: usize) -> String {
+    let rows = (3..3 + count).map(|object| format!("(?1, ?2, ?{object})")).collect::<Vec<_>>().join(", ");
+    format!("INSERT INTO audit_objects (block, seq, object) VALUES {rows} ON CONFLICT DO NOTHING")
+}
+
+/// Numbers of the lines with an object (`?#`), from the blocks that the log has.
+const LINES_OF_OBJECT: &str = "WITH RECURSIVE blocks (block) AS (SELECT MIN(seq) / 1024 FROM audit UNION ALL \
+                               SELECT block + 1 FROM blocks WHERE block < (SELECT MAX(seq) / 1024 FROM audit)) \
+                               SELECT o.seq FROM blocks JOIN audit_objects o ON o.block = blocks.block AND o.object = ?#";
+
 impl Db<'_> {
     /// Appends a line, unless one with its time and request id exists.
     pub(crate) fn append_audit(&self, entry: &AuditEntry) -> Result<(), SqlError> {
@@ -66,9 +84,10 @@ impl Db<'_> {
             call.problem.as_deref()
         ];
         let Some(seq) = self.one(sql, &values, |row| row.get::<u64>(0))? else { return Ok(()) };
-        for object in &call.objects {
-            let sql = "INSERT INTO audit_objects (object, seq) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-            self.run(sql, &values![object.id.as_str(), seq])?;
+        if !call.objects.is_empty() {
+            let ids = call.objects.iter().map(|object| object.id.as_str().into());
+            let values: Vec<Value> = [block_of(seq).into(), seq.into()].into_iter().chain(ids).collect();
+            self.run(&insert_objects(call.objects.len()), &values)?;
         }
         Ok(())
     }
@@ -91,7 +110,7 @@ impl Db<'_> {
             term("user_name = ?#", user.as_str().into());
         }
         if let Some(object) = &query.object {
-            term("seq IN (SELECT seq FROM audit_objects WHERE object = ?#)", object.as_str().into());
+            term(&format!("seq IN ({LINES_OF_OBJECT})"), object.as_str().into());
         }
         if let Some(marker) = query.marker {
             term("seq < ?#", marker.into());
@@ -110,8 +129,8 @@ impl Db<'_> {
         let mut pruned = 0;
         for (seq, objects) in self.all(sql, &values![before, PRUNE_ROWS_MAX], line)? {
             for object in objects.lines().filter_map(object) {
-                let sql = "DELETE FROM audit_objects WHERE object = ?1 AND seq = ?2";
-                self.run(sql, &values![object.id, seq])?;
+                let sql = "DELETE FROM audit_objects WHERE block = ?1 AND object = ?2 AND seq = ?3";
+                self.run(sql, &values![block_of(seq), object.id, seq])?;
             }
             pruned += self.run("DELETE FROM audit WHERE seq = ?1", &values![seq])?;
         }

@@ -27,7 +27,10 @@ use mooring_model::{
 };
 use uuid::Uuid;
 
-use self::audit::{audit_lines_are_kept_once_and_found, old_audit_lines_are_pruned};
+use self::audit::{
+    an_objects_lines_are_found_in_every_block, audit_lines_are_kept_once_and_found,
+    old_audit_lines_are_pruned,
+};
 use self::counts::{texts_are_in_the_order_of_their_bytes, what_is_there_is_counted_by_its_words};
 use self::enrolments::{
     a_name_has_one_join_token, a_rotation_has_one_next_authority_and_its_key_is_sealed,
@@ -118,6 +121,7 @@ contract![
     an_identity_is_one_volumes_for_ever,
     found_volumes_may_share_an_identity,
     audit_lines_are_kept_once_and_found,
+    an_objects_lines_are_found_in_every_block,
     old_audit_lines_are_pruned,
     an_enrolment_is_kept_changed_and_revoked,
     a_name_has_one_join_token,

@@ -179,6 +179,19 @@ impl Db<'_> {
         self.one(sql, &values![volume, kind.word(), kind.agent()], stamp)
     }
 
+    /// Returns `true` if this agent serves the volume, and the volume's export has or had a spec of
+    /// this generation.
+    pub(crate) fn has_had_export(
+        &self,
+        agent: AgentId,
+        volume: VolumeId,
+        at: Generation,
+    ) -> Result<bool, SqlError> {
+        let sql = "SELECT 1 FROM volumes v JOIN specs s ON s.volume_id = v.id AND s.kind = 'export' AND s.agent_id = '' \
+                   WHERE v.id = ?1 AND v.agent_id = ?2 AND (s.epoch, s.counter) >= (?3, ?4)";
+        Ok(self.one(sql, &values![volume, agent, at.epoch, at.counter], |row| row.get::<i64>(0))?.is_some())
+    }
+
     /// The generation of one spec, also of one that went by age; zero if there never was one.
     pub(crate) fn generation_of(&self, volume: VolumeId, kind: Kind) -> Result<Generation, SqlError> {
         match self.spec_stamp(volume, kind)? {

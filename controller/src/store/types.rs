@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::Db;
-use super::sql::{Row, SqlError, values};
+use super::sql::{Row, SqlError, Value, values};
 use crate::domain::VolumeType;
 
 /// The type of requests that name none; made with the database.
@@ -33,10 +33,27 @@ impl Db<'_> {
         Ok(())
     }
 
-    fn with_specs(&self, (id, name, description, is_public): Plain) -> Result<VolumeType, SqlError> {
+    /// The extra specs of the type with this id. Empty if there is no such type.
+    pub(crate) fn extra_specs(&self, id: Uuid) -> Result<BTreeMap<String, String>, SqlError> {
         let sql = "SELECT key, value FROM extra_specs WHERE type_id = ?1";
-        let specs = self.all(sql, &values![id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        Ok(VolumeType { id, name, description, is_public, extra_specs: specs.into_iter().collect() })
+        Ok(self.all(sql, &values![id], |row| Ok((row.get(0)?, row.get(1)?)))?.into_iter().collect())
+    }
+
+    /// Reads one type with its extra specs, in one statement.
+    fn one_type(&self, condition: &str, value: Value) -> Result<Option<VolumeType>, SqlError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, s.key, s.value FROM volume_types t LEFT JOIN extra_specs s ON s.type_id = t.id WHERE {condition}"
+        );
+        let mut found: Option<VolumeType> = None;
+        self.sql.each(&sql, &[value], &mut |row| {
+            let (id, name, description, is_public) = plain(row)?;
+            let spec = row.get::<Option<String>>(4)?.zip(row.get(5)?);
+            let extra_specs = BTreeMap::new();
+            let found = found.get_or_insert(VolumeType { id, name, description, is_public, extra_specs });
+            found.extra_specs.extend(spec);
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// The names of all types.
@@ -46,14 +63,12 @@ impl Db<'_> {
 
     /// The type with this id.
     pub(crate) fn type_by_id(&self, id: Uuid) -> Result<Option<VolumeType>, SqlError> {
-        let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE id = ?1");
-        self.one(&sql, &values![id], plain)?.map(|row| self.with_specs(row)).transpose()
+        self.one_type("t.id = ?1", id.into())
     }
 
     /// The type with this name.
     pub(crate) fn type_by_name(&self, name: &str) -> Result<Option<VolumeType>, SqlError> {
-        let sql = format!("SELECT {COLUMNS} FROM volume_types WHERE name = ?1");
-        self.one(&sql, &values![name], plain)?.map(|row| self.with_specs(row)).transpose()
+        self.one_type("t.name = ?1", name.into())
     }
 
     /// Keeps a new type with its specs.

@@ -59,6 +59,27 @@ pub(super) async fn audit_lines_are_kept_once_and_found(place: Place) {
     assert!(change.await.is_err(), "no line is ever changed");
 }
 
+/// Objects are kept by blocks of lines.
+pub(super) async fn an_objects_lines_are_found_in_every_block(place: Place) {
+    let count = 2 * 1024 + 10;
+    let lines = move |db: &Db<'_>| {
+        let objects = |number: u64| if number % 500 == 7 { ["v", "w"] } else { ["x", "w"] };
+        Ok((1..=count)
+            .try_for_each(|number| db.append_audit(&entry(number, Some("ann"), &objects(number))))?)
+    };
+    place.write(lines).await;
+    let of_v = AuditQuery { object: Some("v".to_owned()), limit: 100, ..AuditQuery::default() };
+    assert_eq!(numbers(&place, of_v.clone()).await, ["2007", "1507", "1007", "507", "7"]);
+    assert_eq!(numbers(&place, AuditQuery { limit: 2, ..of_v.clone() }).await, ["2007", "1507"]);
+    // The oldest blocks go.
+    let prune = async || place.write(|db| Ok(db.prune_audit(at(1508))?)).await;
+    while prune().await > 0 {}
+    assert_eq!(numbers(&place, of_v).await, ["2007"]);
+    let sql = "SELECT COUNT(*) FROM audit_objects WHERE seq < (SELECT MIN(seq) FROM audit)";
+    let left = place.read(move |db| Ok(db.one(sql, &[], |row| row.get(0))?)).await;
+    assert_eq!(left, Some(0_u64));
+}
+
 pub(super) async fn old_audit_lines_are_pruned(place: Place) {
     let count = u64::from(PRUNE_ROWS_MAX) + 5;
     let append = move |db: &Db<'_>| {
