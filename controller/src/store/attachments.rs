@@ -253,10 +253,6 @@ fn asked(row: &mut Row, first: usize) -> Result<Option<Asked>, SqlError> {
     Ok(user.and_then(asked))
 }
 
-fn steps_text(row: &AttachmentRow) -> String {
-    serde_json::to_value(&row.steps).unwrap_or_default().to_string()
-}
-
 fn record(row: &mut Row) -> Result<DetachRecord, SqlError> {
     let asked = asked(row, 8)?;
     let body: Option<Vec<u8>> = row.get(12)?;
@@ -339,9 +335,9 @@ impl Db<'_> {
 
     /// Stores a new attachment, or all changeable fields of an existing one.
     pub(crate) fn put_attachment(&self, row: &AttachmentRow) -> Result<(), SqlError> {
-        let sql = "INSERT INTO attachments (id, volume_id, project, instance, mode, status, connector, initiator, host, \
-                   mountpoint, native, access, moving, wish_epoch, wish_counter, steps, created_us, attached_us, fault, \
-                   mode_asked, legacy, asked_user, asked_request, asked_us, fc_lun, claimed, cache) VALUES \
+        let sql = "INSERT INTO attachments (id, volume_id, project, instance, connector, initiator, host, mountpoint, native, \
+                   created_us, mode, status, access, moving, wish_epoch, wish_counter, steps, attached_us, fault, mode_asked, \
+                   legacy, asked_user, asked_request, asked_us, fc_lun, claimed, cache) VALUES \
                    (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
                    ?24, ?25, ?26, ?27) \
                    ON CONFLICT (id) DO UPDATE SET instance = excluded.instance, mode = excluded.mode, status = excluded.status, \
@@ -352,42 +348,19 @@ impl Db<'_> {
                    mode_asked = excluded.mode_asked, legacy = excluded.legacy, asked_user = excluded.asked_user, \
                    asked_request = excluded.asked_request, asked_us = excluded.asked_us, fc_lun = excluded.fc_lun, \
                    claimed = excluded.claimed, cache = excluded.cache";
-        if !row.is_legal() {
-            return Err(ILLEGAL);
-        }
-        self.run(
-            sql,
-            &values![
-                row.id,
-                row.volume,
-                &row.project,
-                row.instance,
-                row.mode,
-                row.status.as_str(),
-                row.connector.as_ref().map(|connector| &*connector.0),
-                row.initiator.as_ref(),
-                row.host.as_deref(),
-                row.mountpoint.as_deref(),
-                row.native,
-                u32::from(row.access.number()),
-                row.is_moving(),
-                row.in_spec_since.epoch,
-                row.in_spec_since.counter,
-                steps_text(row),
-                row.created_at,
-                row.attached_at,
-                row.fault.as_deref(),
-                row.mode_asked,
-                row.legacy,
-                row.asked.as_ref().map(|asked| asked.user.as_str()),
-                row.asked.as_ref().map(|asked| asked.request.as_str()),
-                row.asked.as_ref().map(|asked| asked.at),
-                row.lun.map(|lun| u32::from(lun.0)),
-                row.claimed,
-                row.cache.as_str()
-            ],
-        )?;
-        if row.has_grant() { Ok(()) } else { self.release_fc_luns(row) }
+        let place = values![
+            row.id,
+            row.volume,
+            &row.project,
+            row.instance,
+            row.connector.as_ref().map(|connector| &*connector.0),
+            row.initiator.as_ref(),
+            row.host.as_deref(),
+            row.mountpoint.as_deref(),
+            row.native,
+            row.created_at
+        ];
+        self.write_attachment(row, sql, place.into())
     }
 
     /// Does as [`Db::put_attachment`], for a row that this transaction has read and whose place it
@@ -397,33 +370,41 @@ impl Db<'_> {
         let sql = "UPDATE attachments SET mode = ?2, status = ?3, access = ?4, moving = ?5, wish_epoch = ?6, wish_counter = ?7, \
                    steps = ?8, attached_us = ?9, fault = ?10, mode_asked = ?11, legacy = ?12, asked_user = ?13, \
                    asked_request = ?14, asked_us = ?15, fc_lun = ?16, claimed = ?17, cache = ?18 WHERE id = ?1";
+        self.write_attachment(row, sql, values![row.id].into())
+    }
+
+    /// Writes an attachment by a statement of these values, followed by those that may change while
+    /// the place stays.
+    fn write_attachment(
+        &self,
+        row: &AttachmentRow,
+        sql: &str,
+        mut values: Vec<Bound>,
+    ) -> Result<(), SqlError> {
         if !row.is_legal() {
             return Err(ILLEGAL);
         }
         let asked = row.asked.as_ref();
-        self.run(
-            sql,
-            &values![
-                row.id,
-                row.mode,
-                row.status.as_str(),
-                u32::from(row.access.number()),
-                row.is_moving(),
-                row.in_spec_since.epoch,
-                row.in_spec_since.counter,
-                steps_text(row),
-                row.attached_at,
-                row.fault.as_deref(),
-                row.mode_asked,
-                row.legacy,
-                asked.map(|asked| asked.user.as_str()),
-                asked.map(|asked| asked.request.as_str()),
-                asked.map(|asked| asked.at),
-                row.lun.map(|lun| u32::from(lun.0)),
-                row.claimed,
-                row.cache.as_str()
-            ],
-        )?;
+        values.extend(values![
+            row.mode,
+            row.status.as_str(),
+            u32::from(row.access.number()),
+            row.is_moving(),
+            row.in_spec_since.epoch,
+            row.in_spec_since.counter,
+            serde_json::to_value(&row.steps).unwrap_or_default().to_string(),
+            row.attached_at,
+            row.fault.as_deref(),
+            row.mode_asked,
+            row.legacy,
+            asked.map(|asked| asked.user.as_str()),
+            asked.map(|asked| asked.request.as_str()),
+            asked.map(|asked| asked.at),
+            row.lun.map(|lun| u32::from(lun.0)),
+            row.claimed,
+            row.cache.as_str()
+        ]);
+        self.run(sql, &values)?;
         if row.has_grant() { Ok(()) } else { self.release_fc_luns(row) }
     }
 
@@ -584,13 +565,18 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Database, Store, testing};
+    use crate::store::{Database, Store, testing, time_of};
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        (dir, store)
+    }
 
     /// Beside it the control: the same statement with the order of the answer.
     #[test]
     fn attachments_that_move_or_go_are_found_by_their_index() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (_dir, store) = store();
         let plan = |sql: &str| {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
             store.prepare("explain", move |db| Ok(db.all(&sql, &[], |row| row.get::<String>(3))?)).unwrap()
@@ -607,8 +593,7 @@ mod tests {
     /// the status says.
     #[test]
     fn volumes_are_in_motion_while_a_grant_is_on_its_way() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (_dir, store) = store();
         let (id, volume) = (AttachmentId::from_u128(1), VolumeId::from_u128(2));
         let try_all = move |db: &Db<'_>| {
             testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
@@ -635,11 +620,12 @@ mod tests {
     /// The short statement writes all that may change while the place stays.
     #[test]
     fn a_row_in_its_place_is_written_like_any_other() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (_dir, store) = store();
         let volume = VolumeId::from_u128(2);
         let try_all = move |db: &Db<'_>| {
             testing::insert_volume(db, volume, AgentId::from_u128(9), &BTreeMap::new())?;
+            // The database holds whole microseconds.
+            let now = time_of(micros(db.now));
             for (status, number) in Access::legal() {
                 let connected = AttachmentRow {
                     instance: Some(Uuid::from_u128(4)),
@@ -648,7 +634,7 @@ mod tests {
                     mountpoint: Some("/dev/vdb".to_owned()),
                     native: Some(AgentId::from_u128(3)),
                     connector: Some(Connector::of(&Map::new())),
-                    ..AttachmentRow::reserved(AttachmentId::from_u128(1), volume, "p", db.now)
+                    ..AttachmentRow::reserved(AttachmentId::from_u128(1), volume, "p", now)
                 };
                 let changed = AttachmentRow {
                     mode: Mode::ReadOnly,
@@ -656,11 +642,11 @@ mod tests {
                     access: Access::of(number),
                     in_spec_since: Generation { epoch: 5, counter: 6 },
                     steps: vec![("granted".to_owned(), 7)],
-                    attached_at: Some(db.now),
+                    attached_at: Some(now),
                     fault: Some("why".to_owned()),
                     mode_asked: true,
                     legacy: true,
-                    asked: Some(Asked { user: "u".to_owned(), request: "r".to_owned(), at: db.now }),
+                    asked: Some(Asked { user: "u".to_owned(), request: "r".to_owned(), at: now }),
                     lun: Some(Lun(8)),
                     claimed: true,
                     cache: Cache::Off,
@@ -669,20 +655,7 @@ mod tests {
                 assert!(changed.is_in_place_of(&connected));
                 db.put_attachment(&connected)?;
                 db.put_attachment_in_place(&changed)?;
-                let kept = db.attachment(changed.id)?.unwrap();
-                assert_eq!(micros(kept.created_at), micros(db.now));
-                let at = |row: AttachmentRow| AttachmentRow {
-                    created_at: db.now,
-                    attached_at: None,
-                    asked: None,
-                    ..row
-                };
-                assert_eq!(at(kept.clone()), at(changed.clone()), "{status:?} {number}");
-                assert_eq!(kept.attached_at.map(micros), changed.attached_at.map(micros));
-                let asked = |row: &AttachmentRow| {
-                    row.asked.clone().map(|asked| (asked.user, asked.request, micros(asked.at)))
-                };
-                assert_eq!(asked(&kept), asked(&changed));
+                assert_eq!(db.attachment(changed.id)?, Some(changed));
                 db.run("DELETE FROM attachments", &[])?;
             }
             Ok(())
@@ -692,8 +665,7 @@ mod tests {
 
     #[test]
     fn a_row_in_its_place_writes_no_index_of_places() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (dir, store) = store();
         let volume = VolumeId::from_u128(2);
         let row = AttachmentRow {
             instance: Some(Uuid::from_u128(4)),
@@ -746,8 +718,7 @@ mod tests {
 
     #[test]
     fn a_state_that_does_not_exist_is_neither_written_nor_read() {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+        let (_dir, store) = store();
         let (id, volume) = (AttachmentId::from_u128(1), VolumeId::from_u128(2));
         store
             .prepare("try", move |db| {

@@ -53,10 +53,14 @@ fn insert_objects(count: usize) -> String {
     format!("INSERT INTO audit_objects (block, seq, object) VALUES {rows} ON CONFLICT DO NOTHING")
 }
 
-/// Numbers of the lines with an object (`?#`), from the blocks that the log has.
-const LINES_OF_OBJECT: &str = "WITH RECURSIVE blocks (block) AS (SELECT MIN(seq) / 1024 FROM audit UNION ALL \
-                               SELECT block + 1 FROM blocks WHERE block < (SELECT MAX(seq) / 1024 FROM audit)) \
-                               SELECT o.seq FROM blocks JOIN audit_objects o ON o.block = blocks.block AND o.object = ?#";
+/// The condition of lines with an object (`?#`). It looks into each block that the log has.
+fn has_object() -> String {
+    format!(
+        "seq IN (WITH RECURSIVE blocks (block) AS (SELECT MIN(seq) / {BLOCK_LINES} FROM audit UNION ALL \
+         SELECT block + 1 FROM blocks WHERE block < (SELECT MAX(seq) / {BLOCK_LINES} FROM audit)) \
+         SELECT o.seq FROM blocks JOIN audit_objects o ON o.block = blocks.block AND o.object = ?#)"
+    )
+}
 
 impl Db<'_> {
     /// Appends a line, unless one with its time and request id exists.
@@ -110,7 +114,7 @@ impl Db<'_> {
             term("user_name = ?#", user.as_str().into());
         }
         if let Some(object) = &query.object {
-            term(&format!("seq IN ({LINES_OF_OBJECT})"), object.as_str().into());
+            term(&has_object(), object.as_str().into());
         }
         if let Some(marker) = query.marker {
             term("seq < ?#", marker.into());
