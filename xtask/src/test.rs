@@ -395,21 +395,27 @@ fn verdicts(ended: impl IntoIterator<Item = (&'static str, Verdict)>) -> Count {
     count
 }
 
-/// Runs the scenario of this name, or those whose names contain `text`.
-fn only(text: &str, root: &Path) -> Result<Count> {
-    let named = scenarios::ALL.iter().any(|scenario| scenario.name == text);
-    let chosen = |name: &str| if named { name == text } else { name.contains(text) };
-    let chosen: Vec<_> = scenarios::ALL.iter().filter(|scenario| chosen(scenario.name)).collect();
+/// The scenario of this name, or else those whose names contain `text`. An error lists the names.
+fn named(text: &str) -> Result<Vec<&'static Scenario>> {
+    if let Some(one) = scenarios::ALL.iter().find(|scenario| scenario.name == text) {
+        return Ok(vec![one]);
+    }
+    let chosen: Vec<_> = scenarios::ALL.iter().filter(|scenario| scenario.name.contains(text)).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).collect();
+        bail!("no scenario has {text:?} in its name; there are: {}", names.join(", "));
+    }
+    Ok(chosen)
+}
+
+/// Runs these scenarios.
+fn only(chosen: Vec<&'static Scenario>, root: &Path) -> Count {
     match chosen.as_slice() {
-        [] => {
-            let names: Vec<_> = scenarios::ALL.iter().map(|scenario| scenario.name).collect();
-            bail!("no scenario has {text:?} in its name; there are: {}", names.join(", "))
-        }
         // One scenario alone has a reader: its output is shown at once.
-        [one] => Ok(verdicts([(one.name, scenarios::run(one, &tested(root)))])),
-        many => {
-            let many = scenarios::by_length(many.to_vec());
-            Ok(verdicts(lanes::run(&many, root, |_| ()).into_iter().map(|one| (one.name, one.verdict))))
+        [one] => verdicts([(one.name, scenarios::run(one, &tested(root)))]),
+        _ => {
+            let many = scenarios::by_length(chosen);
+            verdicts(lanes::run(&many, root, |_| ()).into_iter().map(|one| (one.name, one.verdict)))
         }
     }
 }
@@ -418,8 +424,14 @@ fn only(text: &str, root: &Path) -> Result<Count> {
 fn alone(args: &TestArgs, root: &Path) -> bool {
     let mut stages = Stages::default();
     if let Some(text) = &args.vm_only {
-        if stages.run("build for VMs", || build_tested(root)) {
-            stages.run("VM scenarios", || only(text, root));
+        match named(text) {
+            // Before the build, which takes minutes.
+            Err(error) => stages.fail("VM scenarios", format!("{error:#}")),
+            Ok(chosen) => {
+                if stages.run("build for VMs", || build_tested(root)) {
+                    stages.run("VM scenarios", || Ok(only(chosen, root)));
+                }
+            }
         }
     } else {
         stages.run("clients", || clients(root, stages::test_programs));
@@ -468,6 +480,17 @@ pub(crate) fn run(args: &TestArgs, root: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_stands_before_a_part_of_names_and_an_unknown_one_lists_all() {
+        let names = |text| named(text).unwrap().into_iter().map(|one| one.name).collect::<Vec<_>>();
+        assert_eq!(names("fc"), ["fc"], "the scenario of this name, none of those that contain it");
+        assert!(names("contract").len() > 1);
+        let refused = named("nosuch").err().unwrap().to_string();
+        for one in scenarios::ALL {
+            assert!(refused.contains(one.name), "{refused}");
+        }
+    }
 
     #[test]
     fn verdicts_count_each_scenario_once() {
