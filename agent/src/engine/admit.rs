@@ -4,13 +4,11 @@
 //! What must never happen here: a change written before every check has passed; an answer before it
 //! is written.
 
-use std::collections::hash_map::Entry;
-
 use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{ClusterId, Fence, Naa, Stamp};
 
 use super::cell::Cell;
-use super::{Engine, Refusal, lock};
+use super::{Engine, Refusal};
 use crate::object::admission::Claim;
 use crate::store::{Kind, NewReceipt, StoredContent};
 
@@ -47,29 +45,21 @@ impl Engine {
         let claimed = kept.naa.as_ref().map(|naa| self.claim_naa(cell, naa)).transpose()?.unwrap_or(false);
         let rows = store.put_spec(kept.kind, cell.id, kept.stamp, kept.content, kept.opaque, kept.receipts);
         if let (Err(_), Some(naa), true) = (&rows, &kept.naa, claimed) {
-            lock(&self.shared.naas).remove(naa);
+            self.shared.naas.take_back(naa);
         }
         rows.map_err(Refusal::Store)
     }
 
     /// Gives a volume its identity on the wire. `false` if the volume has it already.
     fn claim_naa(&self, cell: &Cell, naa: &Naa) -> Result<bool, Refusal> {
-        match lock(&self.shared.naas).entry(naa.clone()) {
-            Entry::Vacant(entry) => {
-                entry.insert(cell.id);
-                Ok(true)
-            }
-            Entry::Occupied(entry) if *entry.get() == cell.id => Ok(false),
-            Entry::Occupied(entry) => {
-                Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other: *entry.get() })
-            }
-        }
+        let claimed = self.shared.naas.claim(naa, cell.id);
+        claimed.map_err(|other| Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other })
     }
 
     pub(super) fn check_naa(&self, cell: &Cell, naa: &Naa) -> Result<(), Refusal> {
-        match lock(&self.shared.naas).get(naa) {
-            Some(other) if *other != cell.id => {
-                Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other: *other })
+        match self.shared.naas.volume(naa) {
+            Some(other) if other != cell.id => {
+                Err(Refusal::NaaCollision { volume: cell.id, naa: naa.clone(), other })
             }
             Some(_) | None => Ok(()),
         }

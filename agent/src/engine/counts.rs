@@ -13,7 +13,7 @@ use mooring_model::{
 
 use super::cell::{Cell, State};
 use super::receipts::OpenReceipt;
-use super::{Engine, is_spec, lock};
+use super::{Engine, is_spec};
 use crate::standing::Standing;
 
 /// The kernel's name for the state of a session that is logged in.
@@ -212,11 +212,11 @@ impl Engine {
 
     /// Counts everything, as far as it is known by now.
     pub(crate) fn counts(&self) -> Counts {
-        let done = &self.shared.reports.done;
+        let done = self.shared.reports.done();
         let mut counts = Counts {
             passes: done.passes.load(Ordering::Relaxed),
             proven: done.proven.load(Ordering::Relaxed),
-            callers: lock(&self.shared.watchers.pulse).recent.standing().map(count),
+            callers: self.callers().map(count),
             blocked_portals: count(self.blocked_portals().len()),
             ..Counts::default()
         };

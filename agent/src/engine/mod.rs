@@ -22,11 +22,12 @@ mod established;
 mod export;
 mod knowledge;
 mod look;
+mod naas;
 mod pass;
 mod receipts;
 mod refusal;
+mod reports;
 mod reservation;
-mod shared;
 mod start;
 mod status;
 mod steps;
@@ -35,15 +36,14 @@ mod tend;
 pub(crate) mod testing;
 mod volume;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use mooring_api::v1;
-use mooring_bus::Units;
 use mooring_model::{
-    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, Naa, Problem, Receipt, Stamp, VolumeId,
+    AgentId, Chain, ClusterId, Cure, ExportReport, Generation, Problem, Receipt, Stamp, VolumeId,
     VolumeReport, VolumeSpec,
 };
 use tokio::sync::{broadcast, oneshot, watch};
@@ -58,7 +58,6 @@ use crate::clock;
 use crate::config::Config;
 use crate::door::Door;
 use crate::fibre_channel::Ports;
-use crate::images::Images;
 use crate::lvm::gate::Gated;
 use crate::machine::Machine;
 use crate::object::admission::{self, Claim};
@@ -67,8 +66,13 @@ use crate::rate_limit::RateLimit;
 use crate::store::{Kind, Store, StoreError};
 use crate::workers::Workers;
 use cell::{Cell, KeptSpec};
+use export::ExportMemory;
+use look::LookMemory;
+use naas::Naas;
 use receipts::OpenReceipt;
-use shared::{Reports, Watchers};
+use reports::Reports;
+use start::StartMemory;
+use volume::VolumeMemory;
 
 /// Longest time that the start waits for the first look at the machine.
 const START_WITHIN: Duration = Duration::from_secs(2);
@@ -181,23 +185,15 @@ struct Shared {
     /// The last answers of LVM about the groups.
     lvm: Lvm,
     cells: Mutex<BTreeMap<VolumeId, Arc<Cell>>>,
-    naas: Mutex<HashMap<Naa, VolumeId>>,
-    /// The Fibre Channel ports.
-    ports: Mutex<Ports>,
+    naas: Naas,
     reports: Reports,
-    watchers: Watchers,
+    look_memory: LookMemory,
+    export_memory: ExportMemory,
+    start_memory: StartMemory,
+    volume_memory: VolumeMemory,
     /// Limits how often old tombstones are forgotten.
     purged: RateLimit,
-    /// The relative port ids of exports.
-    port_ids: Mutex<export::port_ids::PortIds>,
     door: OnceLock<Arc<Door>>,
-    bulk: start::bulk::Bulk,
-    /// The images that volumes are made from. `None` if no folder of images is configured.
-    images: Option<Images>,
-    /// Facts of LVs that the store is to have and does not have yet.
-    unwritten: Mutex<start::early::Unwritten>,
-    /// The speed limit of jobs.
-    pace: volume::jobs::Pace,
     /// Work that a shutdown waits for.
     busy: busy::Busy,
     runtime: tokio::runtime::Handle,
@@ -233,31 +229,22 @@ impl Engine {
             store.pin_by_operator(cluster)?;
         }
         store.keep_prefix(&config.iqn_prefix)?;
-        let ports = Mutex::new(Ports::kept(store.fc_ports()?));
-        let addresses = (machine.addresses)();
-        let bulk = start::bulk::Bulk::new(&config);
-        let pace = volume::jobs::Pace::new(config.job_limit);
         let units = machine.bus.clone().map(|bus| mooring_bus::follow(bus, &FOLLOWED_UNITS));
-        let images = config.images_dir.clone();
-        let images = images.map(|dir| Images::new(dir, &config.run_dir, Arc::clone(&machine.images)));
         let shared = Shared {
+            look_memory: LookMemory::new(units),
+            export_memory: ExportMemory::new(Ports::kept(store.fc_ports()?), (machine.addresses)()),
+            start_memory: StartMemory::new(&config),
+            volume_memory: VolumeMemory::new(&config, &machine.images),
             config,
             machine,
             store,
             workers,
             lvm: Lvm::default(),
             cells: Mutex::default(),
-            naas: Mutex::default(),
-            ports,
+            naas: Naas::default(),
             reports: Reports::new(),
-            watchers: Watchers::new(addresses, units),
             purged: RateLimit::default(),
-            port_ids: Mutex::default(),
             door: OnceLock::new(),
-            bulk,
-            images,
-            unwritten: Mutex::default(),
-            pace,
             busy: busy::Busy::default(),
             runtime: tokio::runtime::Handle::current(),
         };
@@ -322,7 +309,7 @@ impl Engine {
 
     /// The health that was reported last. `None` if nobody has asked.
     pub(crate) fn health(&self) -> Option<v1::Health> {
-        lock(&self.shared.reports.health).clone()
+        self.shared.reports.health()
     }
 
     /// Takes this agent's side of TLS, once: a second one is ignored.
@@ -338,17 +325,7 @@ impl Engine {
 
     /// Notes the health that this host reports now.
     pub(crate) fn note_health(&self, health: Option<&v1::Health>) {
-        *lock(&self.shared.reports.health) = health.cloned();
-    }
-
-    /// The states of systemd's units. `None` if they are unknown.
-    pub(crate) fn units(&self) -> Option<Units> {
-        self.shared.watchers.units.as_ref()?.borrow().clone()
-    }
-
-    /// The images that volumes are made from. `None` if no folder of images is configured.
-    pub(crate) fn images(&self) -> Option<&Images> {
-        self.shared.images.as_ref()
+        self.shared.reports.note_health(health);
     }
 
     /// The last answers of LVM about the groups, for whoever asks what this host can do.
@@ -374,7 +351,7 @@ impl Engine {
                     let kept_spec = export::admit::stored_export(&stored)?;
                     if let Some(spec) = kept_spec.spec() {
                         let names = spec.identity.names(stored.volume, &self.shared.config.iqn_prefix);
-                        lock(&self.shared.naas).insert(names.naa(), stored.volume);
+                        self.shared.naas.load(names.naa(), stored.volume);
                     }
                     let mut state = cell.state();
                     state.set_export(kept_spec);
@@ -383,9 +360,7 @@ impl Engine {
                 Kind::Connection => {}
             }
             // A volume has its own identity from its first spec on, also before it is exported.
-            lock(&self.shared.naas)
-                .entry(Naa::of_serial(&stored.volume.to_string()))
-                .or_insert(stored.volume);
+            self.shared.naas.note_own(stored.volume);
         }
         for (volume, place) in self.shared.store.fc_places()? {
             self.cell(volume).state().established.load_place(place);
@@ -518,12 +493,11 @@ impl Engine {
 
     /// Subscribes to changes.
     pub fn changes(&self) -> broadcast::Receiver<Change> {
-        self.shared.reports.changes.subscribe()
+        self.shared.reports.subscribe()
     }
 
     fn publish(&self, change: Change) {
-        // A change without a watcher is no error.
-        drop(self.shared.reports.changes.send(change));
+        self.shared.reports.publish(change);
     }
 
     /// Takes a volume's change, and waits until it is carried out, blocked, or late for the

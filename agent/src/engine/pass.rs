@@ -88,7 +88,7 @@ impl Engine {
             let running = Running { cell };
             self.pass(cell, &specs);
             drop(running);
-            self.shared.reports.done.pass();
+            self.shared.reports.done().pass();
             let made = cell.state().take_left_look();
             self.passed(cell.id, made);
             if made {
@@ -353,7 +353,7 @@ impl Engine {
             }
             cell.state().note_home(cell.id, &view);
             let mut watch = Watch { engine: self, cell, generation: Generation::ZERO };
-            let images = self.shared.images.as_ref();
+            let images = self.images();
             let hands = lvm::Hands { commands: &*machine.commands, blocks: &*machine.blocks, images };
             let applied = lvm::apply_with(&plan, hands, &mut watch);
             if let Err(error) = applied {
@@ -603,7 +603,7 @@ impl Engine {
         };
         for open in proven {
             self.shared.store.prove_receipt(open.row, &open.receipt);
-            self.shared.reports.done.proof();
+            self.shared.reports.done().proof();
             cell.state().established.receipts_mut().note_proven(open.row, &open.receipt);
             tracing::info!(volume = %cell.id, initiator = %open.receipt.initiator, "nexus revoked, proven");
             self.publish(Change::Receipt(open.receipt));

@@ -63,6 +63,13 @@ enum Looked {
     Failed,
 }
 
+impl Looked {
+    /// The result where the specs want no target, so that none is read.
+    fn without_target<S>(export: Option<&KeptSpec<S>>) -> Self {
+        if export.is_none() { Self::Nothing } else { Self::Failed }
+    }
+}
+
 /// A step of a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedStep {
@@ -181,7 +188,7 @@ impl Engine {
     async fn look(&self, cell: &Arc<Cell>) -> Looked {
         // Where nothing is exported, nothing is read, and no call is in the way.
         if self.wanted_now(cell).is_none() {
-            return if cell.state().export().is_none() { Looked::Nothing } else { Looked::Failed };
+            return Looked::without_target(cell.state().export());
         }
         self.look_in_time(cell, Self::look_now).await.unwrap_or(Looked::Failed)
     }
@@ -212,7 +219,7 @@ impl Engine {
     fn look_now(&self, cell: &Arc<Cell>) -> Looked {
         let (volume, export) = cell.state().specs();
         let Some(wanted) = self.wanted_export(cell, volume.as_ref(), export.as_ref()) else {
-            return if export.is_none() { Looked::Nothing } else { Looked::Failed };
+            return Looked::without_target(export.as_ref());
         };
         let tree = &*self.shared.machine.target;
         let Ok(seen) = wanted.look(tree) else { return Looked::Failed };

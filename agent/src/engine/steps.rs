@@ -85,7 +85,7 @@ impl lvm::Observer for Watch<'_> {
 
     fn piece(&mut self, work: Work, most: u64) -> u64 {
         match work {
-            Work::Zero | Work::Import | Work::Export => self.engine.shared.pace.piece(most),
+            Work::Zero | Work::Import | Work::Export => self.engine.piece_of_job(most),
             Work::Discard => most,
         }
     }
@@ -101,7 +101,7 @@ impl lvm::Observer for Watch<'_> {
     }
 
     fn wrote(&mut self, bytes: u64) {
-        self.engine.shared.pace.pay(bytes, || self.engine.is_closing() || self.cell.state().job_waits());
+        self.engine.pay_for_job(bytes, || self.engine.is_closing() || self.cell.state().job_waits());
     }
 
     fn marks_where_it_stops(&self) -> bool {

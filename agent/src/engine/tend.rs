@@ -132,12 +132,11 @@ impl Engine {
 mod tests {
     use std::net::IpAddr;
 
-    use mooring_host::LocalAddress;
     use mooring_host::fake::FakeMachine;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::engine::{lock, testing};
+    use crate::engine::testing;
 
     /// Lets every task run that can run. The clock stands meanwhile.
     async fn settle() {
@@ -157,7 +156,7 @@ mod tests {
         let (asked, changed) = (fake.clone(), Arc::clone(&machine.addresses_changed));
         machine.addresses = Arc::new(move || asked.local_addresses());
         let engine = testing::engine_on(dir.path(), machine);
-        let seen = || -> Vec<LocalAddress> { lock(&engine.shared.watchers.addresses).clone() };
+        let seen = || engine.known_addresses();
         let first = set(1);
         let tending = tokio::spawn(engine.clone().tend());
         settle().await;

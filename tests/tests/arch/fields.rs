@@ -13,6 +13,15 @@ const HOME: &str = "agent/src/engine/mod.rs";
 /// Most fields that a file below the engine may use, apart from its home.
 const FIELDS_MAX: usize = 7;
 
+/// The memories of the engine's folders: fields of `Shared`, and the names of their types. Each has
+/// private fields: the compiler keeps other folders from them.
+const MEMORIES: [(&str, &str); 4] = [
+    ("export_memory", "ExportMemory"),
+    ("look_memory", "LookMemory"),
+    ("start_memory", "StartMemory"),
+    ("volume_memory", "VolumeMemory"),
+];
+
 fn is_dot(token: Option<&TokenTree>) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == '.')
 }
@@ -27,16 +36,21 @@ pub(super) fn names_of(body: TokenStream) -> Vec<String> {
     (0..inner.len()).filter(is_name).filter_map(|at| word(inner.get(at))).collect()
 }
 
+/// The body of the struct of this name. Empty if there is none.
+fn body_of(stream: TokenStream, name: &str) -> TokenStream {
+    let tokens: Vec<_> = stream.into_iter().collect();
+    let is_it = |at: usize| {
+        word(tokens.get(at)).as_deref() == Some("struct")
+            && word(tokens.get(at + 1)).as_deref() == Some(name)
+    };
+    let body = (0..tokens.len()).find(|at| is_it(*at)).and_then(|at| tokens.get(at + 2));
+    let Some(TokenTree::Group(body)) = body else { return TokenStream::new() };
+    body.stream()
+}
+
 /// Names of the fields of `struct Shared`.
 fn fields_of(stream: TokenStream) -> BTreeSet<String> {
-    let tokens: Vec<_> = stream.into_iter().collect();
-    let is_shared = |at: usize| {
-        word(tokens.get(at)).as_deref() == Some("struct")
-            && word(tokens.get(at + 1)).as_deref() == Some("Shared")
-    };
-    let body = (0..tokens.len()).find(|at| is_shared(*at)).and_then(|at| tokens.get(at + 2));
-    let Some(TokenTree::Group(body)) = body else { return BTreeSet::new() };
-    names_of(body.stream()).into_iter().collect()
+    names_of(body_of(stream, "Shared")).into_iter().collect()
 }
 
 /// Adds the fields that the tokens use: `shared.store`, or the accessor `self.store()`.
@@ -67,8 +81,9 @@ fn uses(stream: TokenStream, fields: &BTreeSet<String>, found: &mut BTreeSet<Str
 fn parts_of_the_engine_use_the_fields_that_they_need() {
     let sources = sources();
     let home = sources.iter().find(|(path, _)| path == HOME).expect("the engine");
-    let fields = fields_of(tokens(HOME, &home.1));
+    let mut fields = fields_of(tokens(HOME, &home.1));
     assert!((11..=20).contains(&fields.len()), "{fields:?}");
+    fields.retain(|field| !MEMORIES.iter().any(|(memory, _)| memory == field));
     let mut all = BTreeSet::new();
     for (path, text) in &sources {
         let is_part = path.starts_with("agent/src/engine/") && path != HOME;
@@ -84,6 +99,21 @@ fn parts_of_the_engine_use_the_fields_that_they_need() {
         all.extend(found.into_iter().map(|field| format!("{field} {path}")));
     }
     assert_eq!(allowed::compare("fields.txt", &all), Vec::<String>::new());
+}
+
+#[test]
+fn a_folder_of_the_engine_keeps_its_memory_private() {
+    let sources = sources();
+    let text = |path: &str| &sources.iter().find(|(other, _)| other == path).expect(path).1;
+    let shared = fields_of(tokens(HOME, text(HOME)));
+    for (field, name) in MEMORIES {
+        assert!(shared.contains(field), "{field}");
+        let home = format!("agent/src/engine/{}/mod.rs", field.trim_end_matches("_memory"));
+        let body = body_of(tokens(&home, text(&home)), name);
+        assert!(names_of(body.clone()).len() > 1, "{home} defines {name}");
+        let seen = body.into_iter().any(|token| word(Some(&token)).as_deref() == Some("pub"));
+        assert!(!seen, "a field of {name} can be seen outside of {home}'s folder");
+    }
 }
 
 #[test]

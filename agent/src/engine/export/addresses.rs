@@ -23,7 +23,7 @@ impl Engine {
     /// it, and so does this host.
     pub(in crate::engine) fn watch_addresses(&self) {
         let now = (self.shared.machine.addresses)();
-        let before = std::mem::replace(&mut *lock(&self.shared.watchers.addresses), now.clone());
+        let before = std::mem::replace(&mut *lock(&self.shared.export_memory.addresses), now.clone());
         if before == now {
             return;
         }
@@ -39,6 +39,12 @@ impl Engine {
                 self.wake(&cell);
             }
         }
+    }
+
+    /// The addresses of this host, as the last look saw them.
+    #[cfg(test)]
+    pub(in crate::engine) fn known_addresses(&self) -> Vec<LocalAddress> {
+        lock(&self.shared.export_memory.addresses).clone()
     }
 
     fn tell_of_portals(&self, now: &[LocalAddress], changed: impl Fn(&Portal) -> bool) {
@@ -63,7 +69,7 @@ impl Engine {
     /// The problems that keep hosts from the portals of an export.
     pub(in crate::engine) fn portal_problems(&self, cell: &Cell, wanted: &Wanted) -> Vec<Problem> {
         let Wanted::Present { portals, .. } = wanted else { return Vec::new() };
-        let here = lock(&self.shared.watchers.addresses);
+        let here = lock(&self.shared.export_memory.addresses);
         let troubles = portals.iter().filter_map(|portal| trouble(portal, &here));
         troubles.chain(Self::silence_problem(cell)).collect()
     }

@@ -257,7 +257,7 @@ impl Engine {
         if fc.grants.is_empty() || (!asks && ports_new.peek().is_none()) {
             return Ok(());
         }
-        let ports = lock(&self.shared.ports);
+        let ports = lock(&self.shared.export_memory.ports);
         let served: Vec<_> = ports.served().map(|(port, _)| port).collect();
         if let Some(port) = ports_new.find(|port| !served.contains(port)) {
             let list: Vec<_> = served.iter().map(ToString::to_string).collect();

@@ -227,7 +227,7 @@ impl Engine {
         if former.is_empty() && spec.is_none() {
             return Wanteds { iscsi, fc: Vec::new(), former };
         }
-        let ports = lock(&self.shared.ports);
+        let ports = lock(&self.shared.export_memory.ports);
         let of_port = |port: &FcPort| {
             let names = FcNames { export: iscsi.names().clone(), port: *port };
             let spec = spec.filter(|spec| ports.serves(spec, *port));
@@ -252,7 +252,7 @@ impl Engine {
         let Some(config) = &self.shared.config.fibre_channel else { return };
         let machine = &self.shared.machine;
         let served: Vec<FcPort> = {
-            let mut ports = lock(&self.shared.ports);
+            let mut ports = lock(&self.shared.export_memory.ports);
             ports.refresh(&*machine.sys, config, |known| {
                 let kept = self.shared.store.keep_fc_ports(known);
                 kept.inspect_err(
@@ -271,12 +271,12 @@ impl Engine {
                 self.find_places(port);
             }
         }
-        lock(&self.shared.ports).troubles = troubles;
+        lock(&self.shared.export_memory.ports).troubles = troubles;
     }
 
     /// The Fibre Channel ports that serve, as the last resync saw them.
     pub(crate) fn fibre_channel_ports(&self) -> Vec<PortSeen> {
-        let ports = lock(&self.shared.ports);
+        let ports = lock(&self.shared.export_memory.ports);
         let seen = |(port, state): (FcPort, &str)| PortSeen {
             port,
             state: state.to_owned(),

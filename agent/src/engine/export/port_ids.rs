@@ -66,7 +66,7 @@ impl Engine {
     /// Reads the ids that the store has.
     pub(in crate::engine) fn load_port_ids(&self) -> Result<(), StoreError> {
         let kept = self.shared.store.port_ids()?;
-        let mut ids = lock(&self.shared.port_ids);
+        let mut ids = lock(&self.shared.export_memory.port_ids);
         for (volume, id) in kept {
             ids.note(volume, Some(id));
         }
@@ -80,20 +80,20 @@ impl Engine {
         names: &ExportNames,
         refused: &BTreeSet<u16>,
     ) -> Option<u16> {
-        let asked = lock(&self.shared.port_ids).asked;
+        let asked = lock(&self.shared.export_memory.port_ids).asked;
         if !asked && let Ok(may) = mooring_targets::may_have_port_ids(&*self.shared.machine.target) {
-            let mut ids = lock(&self.shared.port_ids);
+            let mut ids = lock(&self.shared.export_memory.port_ids);
             (ids.asked, ids.none) = (true, ids.none || !may);
         }
         let registered = cell.state().registered_port(names);
-        lock(&self.shared.port_ids).choose(cell.id, registered, refused)
+        lock(&self.shared.export_memory.port_ids).choose(cell.id, registered, refused)
     }
 
     /// Notes from a look whether the kernel has ids.
     pub(in crate::engine) fn learn_port_ids(&self, wanted: &Wanteds, seen: &View) {
         let asked = wanted.iscsi.port_id().is_some();
         if asked && seen.iscsi.tpg().is_some_and(|tpg| tpg.port_id.is_none()) {
-            lock(&self.shared.port_ids).none = true;
+            lock(&self.shared.export_memory.port_ids).none = true;
         }
     }
 
@@ -101,7 +101,7 @@ impl Engine {
     pub(in crate::engine) fn keep_port_id(&self, cell: &Cell, made: &Made) {
         let tpg = made.view.as_ref().and_then(|seen| seen.iscsi.tpg()).filter(|tpg| tpg.enabled);
         let Some(id) = tpg.and_then(|tpg| tpg.port_id).filter(|id| *id > 0) else { return };
-        let kept = lock(&self.shared.port_ids).of.get(&cell.id).copied();
+        let kept = lock(&self.shared.export_memory.port_ids).of.get(&cell.id).copied();
         if kept == Some(id) {
             return;
         }
@@ -117,7 +117,7 @@ impl Engine {
 
     /// Forgets the id of a volume of which nothing is left.
     pub(in crate::engine) fn forget_port_id(&self, volume: VolumeId) {
-        let known = lock(&self.shared.port_ids).of.contains_key(&volume);
+        let known = lock(&self.shared.export_memory.port_ids).of.contains_key(&volume);
         if known {
             self.write_port_id(volume, None);
         }
@@ -126,7 +126,7 @@ impl Engine {
     /// Writes an id to the store. After an error the next look tries again.
     fn write_port_id(&self, volume: VolumeId, id: Option<u16>) {
         match self.shared.store.keep_port_id(volume, id) {
-            Ok(()) => lock(&self.shared.port_ids).note(volume, id),
+            Ok(()) => lock(&self.shared.export_memory.port_ids).note(volume, id),
             Err(error) => {
                 tracing::warn!(%volume, error = %Chain(&error), "cannot keep the relative port id of an export");
             }

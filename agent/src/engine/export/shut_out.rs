@@ -67,7 +67,7 @@ impl Engine {
         }
         let kept = &losers.kept;
         let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-        let ports: Vec<_> = lock(&self.shared.ports).served().map(|(port, _)| port).collect();
+        let ports: Vec<_> = lock(&self.shared.export_memory.ports).served().map(|(port, _)| port).collect();
         Some((generation, take_away(&names, &ports, kept, kept_spec.spec())))
     }
 

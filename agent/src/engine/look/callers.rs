@@ -141,7 +141,12 @@ impl Engine {
         }
         let asked = self.shared.machine.clock.now();
         let changes = callers.changes(&|| self.ports());
-        lock(&self.shared.watchers.pulse).recent.note(clock::instant(), asked, changes);
+        lock(&self.shared.look_memory.pulse).recent.note(clock::instant(), asked, changes);
+    }
+
+    /// TCP connections to the portals. `None` if they are unknown.
+    pub(in crate::engine) fn callers(&self) -> Option<usize> {
+        lock(&self.shared.look_memory.pulse).recent.standing()
     }
 
     /// The ports of the portals of the configuration and of all exports.

@@ -66,7 +66,7 @@ impl Engine {
     pub(in crate::engine) fn resync_asks_lvm(&self) -> bool {
         let known = self.lvm().known();
         let fills = known.pools().iter().any(|pool| !pool.thick);
-        let mut watch = lock(&self.shared.watchers.watch);
+        let mut watch = lock(&self.shared.look_memory.watch);
         watch.resyncs += 1;
         let asks = !watch.stands || fills || known.has_unusable_group() || watch.resyncs >= ASKED_EVERY;
         if asks {
@@ -87,7 +87,7 @@ impl Engine {
             if changes.is_none() || places != watched {
                 changes = watch(&*self.shared.machine.blocks, &places);
                 watched = places;
-                lock(&self.shared.watchers.watch).stands = changes.is_some();
+                lock(&self.shared.look_memory.watch).stands = changes.is_some();
                 // Changes from before the watch stood.
                 if changes.is_some() {
                     self.look_at_groups().await;
@@ -108,7 +108,7 @@ impl Engine {
                 }
                 Ok(None) => {
                     changes = None;
-                    lock(&self.shared.watchers.watch).stands = false;
+                    lock(&self.shared.look_memory.watch).stands = false;
                     tokio::time::sleep(LIST_AGAIN).await;
                 }
                 Err(_) => {}

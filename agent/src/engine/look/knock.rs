@@ -48,7 +48,7 @@ impl Engine {
         }
         let silent = self.silent_volumes();
         let due = {
-            let mut knocks = lock(&self.shared.watchers.knocks);
+            let mut knocks = lock(&self.shared.look_memory.knocks);
             let every = if silent.is_empty() && knocks.blocked.is_empty() { EVERY } else { SOON };
             let due = knocks.last.is_none_or(|last| last.elapsed() >= every);
             if due {
@@ -67,7 +67,7 @@ impl Engine {
         });
         let portals: BTreeSet<Portal> = self.shared.config.portals.iter().copied().chain(own).collect();
         let free: Vec<_> = {
-            let mut knocks = lock(&self.shared.watchers.knocks);
+            let mut knocks = lock(&self.shared.look_memory.knocks);
             let blocked: Vec<_> = knocks.blocked.keys().copied().collect();
             portals.into_iter().chain(blocked).filter(|portal| knocks.at_work.insert(*portal)).collect()
         };
@@ -82,7 +82,7 @@ impl Engine {
         let answer = self.shared.machine.pr.knock(portal.socket(), clock::std_instant() + WITHIN);
         let is_blocked = answer.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
         let news = {
-            let mut knocks = lock(&self.shared.watchers.knocks);
+            let mut knocks = lock(&self.shared.look_memory.knocks);
             knocks.at_work.remove(&portal);
             let was_blocked = knocks.blocked.contains_key(&portal);
             if is_blocked {
@@ -105,7 +105,7 @@ impl Engine {
 
     /// The portals where nobody can log in, and the probable reason.
     pub(crate) fn blocked_portals(&self) -> Vec<(Portal, Problem)> {
-        let blocked = lock(&self.shared.watchers.knocks).blocked.clone();
+        let blocked = lock(&self.shared.look_memory.knocks).blocked.clone();
         let silent = self.silent_volumes();
         let named: Vec<_> = silent.iter().take(NAMED).map(ToString::to_string).collect();
         let more = silent.len().saturating_sub(NAMED);

@@ -18,17 +18,11 @@ const TOLD_MAX: usize = 16;
 
 /// One orphaned target, as the last look saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) struct OrphanedTarget {
+pub(super) struct OrphanedTarget {
+    /// The volume that the target's name tells.
     id: VolumeId,
     /// Initiators that have an ACL.
     grants: usize,
-}
-
-impl OrphanedTarget {
-    /// The volume that the target's name tells.
-    pub(in crate::engine) fn id(&self) -> VolumeId {
-        self.id
-    }
 }
 
 impl Engine {
@@ -42,13 +36,13 @@ impl Engine {
         let names: BTreeSet<_> = names.collect();
         self.note_orphaned_targets(&names);
         let ours = names.iter().find(|name| self.shared.config.iqn_prefix.volume(name).is_some());
-        *lock(&self.shared.reports.seen_target) = ours.cloned();
+        *lock(&self.shared.look_memory.seen_target) = ours.cloned();
         Some(names)
     }
 
     /// A target of ours. `None` if the last look found none.
     pub(crate) fn seen_target(&self) -> Option<String> {
-        lock(&self.shared.reports.seen_target).clone()
+        lock(&self.shared.look_memory.seen_target).clone()
     }
 
     fn note_orphaned_targets(&self, targets: &BTreeSet<String>) {
@@ -68,7 +62,7 @@ impl Engine {
             .map(orphan)
             .collect();
         orphans.sort_unstable_by_key(|orphan| orphan.id);
-        let mut known = lock(&self.shared.reports.orphaned_targets);
+        let mut known = lock(&self.shared.look_memory.orphaned_targets);
         for new in orphans.iter().filter(|orphan| !known.contains(orphan)) {
             tracing::warn!(volume = %new.id, initiators = new.grants, "an orphaned target: left as it is");
         }
@@ -80,12 +74,17 @@ impl Engine {
 
     /// Removes a target from the orphans if a spec that was taken explains it.
     pub(in crate::engine) fn explain_orphaned_target(&self, id: VolumeId) {
-        let mut known = lock(&self.shared.reports.orphaned_targets);
+        let mut known = lock(&self.shared.look_memory.orphaned_targets);
         let count = known.len();
         known.retain(|orphan| orphan.id != id || !self.explains_target(id));
         if known.len() < count {
             self.lvm().tell();
         }
+    }
+
+    /// Says whether the last look found a target of this volume that no spec has explained since.
+    pub(in crate::engine) fn is_orphaned_target(&self, id: VolumeId) -> bool {
+        lock(&self.shared.look_memory.orphaned_targets).iter().any(|orphan| orphan.id == id)
     }
 
     /// Says whether the agent has a spec or tombstone of the export, or a tombstone of its volume.
@@ -99,7 +98,7 @@ impl Engine {
     /// Problems for the targets of ours that the last look found, and that no spec has explained
     /// since.
     pub(crate) fn orphaned_targets(&self) -> Vec<Problem> {
-        let orphans = lock(&self.shared.reports.orphaned_targets).clone();
+        let orphans = lock(&self.shared.look_memory.orphaned_targets).clone();
         let prefix = &self.shared.config.iqn_prefix;
         let problem = |OrphanedTarget { id, grants }: &OrphanedTarget| Problem {
             object: format!("orphaned target {}", prefix.target(*id)),

@@ -82,9 +82,9 @@ pub(in crate::engine) struct Pulse {
     /// Time at which the looks at work began.
     at_work: Option<Instant>,
     /// Connections that have come and gone.
-    pub(in crate::engine) recent: Recent,
-    /// The third of the volumes in which holders of reservations are looked for next.
-    pub(in crate::engine) holders: u8,
+    pub(super) recent: Recent,
+    /// Beats since the start.
+    beats: u64,
 }
 
 /// Adds to `seen` when the counters moved last, as far as looks have watched them.
@@ -226,23 +226,24 @@ impl Engine {
     /// Looks at the volumes whose turn it is, on a thread that can be lost. Skipped while the last
     /// looks are at work.
     pub(in crate::engine) fn beat(&self) {
-        let began = {
-            let mut pulse = lock(&self.shared.watchers.pulse);
+        let (began, beat) = {
+            let mut pulse = lock(&self.shared.look_memory.pulse);
             if pulse.at_work.is_some_and(|began| began.elapsed() < LOST_AFTER) {
                 return;
             }
-            *pulse.at_work.insert(clock::instant())
+            pulse.beats += 1;
+            (*pulse.at_work.insert(clock::instant()), pulse.beats)
         };
         let engine = self.clone();
         self.submit(move || {
             // First: a silent device must be known before the host that hangs on it comes again.
             engine.listen();
             engine.follow_callers();
-            engine.look_for_holders();
+            engine.look_for_holders(beat);
             for cell in engine.turn() {
                 engine.feel(&cell);
             }
-            let mut pulse = lock(&engine.shared.watchers.pulse);
+            let mut pulse = lock(&engine.shared.look_memory.pulse);
             if pulse.at_work == Some(began) {
                 pulse.at_work = None;
             }
@@ -251,7 +252,7 @@ impl Engine {
 
     /// The next volumes: those that connections may concern, and those whose turn it is.
     fn turn(&self) -> Vec<Arc<Cell>> {
-        let mut pulse = lock(&self.shared.watchers.pulse);
+        let mut pulse = lock(&self.shared.look_memory.pulse);
         let Pulse { last, recent, .. } = &mut *pulse;
         let now = clock::instant();
         let mut turn = Vec::new();
@@ -349,7 +350,7 @@ impl Engine {
     /// Says whether everything is as the last full look saw it, now that `commands` have come, and
     /// notes that. Without a login no command can have come, and `commands` may be `None`.
     fn is_as_seen(&self, cell: &Cell, commands: Option<u64>) -> bool {
-        let pulse = lock(&self.shared.watchers.pulse);
+        let pulse = lock(&self.shared.look_memory.pulse);
         let mut state = cell.state();
         let fits = state.is_export_still() && over_ip_alone(&state).is_some();
         let Some(lives) = state.knowledge.lives_mut().filter(|lives| fits && lives.fc.is_empty()) else {

@@ -163,16 +163,16 @@ impl Engine {
     /// Listens to the device of a volume, from the next second on, for as long as a host may use
     /// it.
     pub(in crate::engine) fn listen_to(&self, volume: VolumeId) {
-        lock(&self.shared.watchers.ears).listened.entry(volume).or_default();
+        lock(&self.shared.look_memory.ears).listened.entry(volume).or_default();
     }
 
     /// Listens once to all devices that hosts may use.
     pub(in crate::engine) fn listen(&self) {
-        let mut all = std::mem::take(&mut lock(&self.shared.watchers.ears).listened);
+        let mut all = std::mem::take(&mut lock(&self.shared.look_memory.ears).listened);
         all.retain(|volume, listened| {
             self.known_cell(*volume).is_some_and(|cell| self.listen_once(&cell, listened))
         });
-        let mut ears = lock(&self.shared.watchers.ears);
+        let mut ears = lock(&self.shared.look_memory.ears);
         for (volume, newer) in std::mem::take(&mut ears.listened) {
             // A device that came meanwhile has no history yet, unless it is known as silent.
             if newer.ear.silent || !all.contains_key(&volume) {
@@ -305,7 +305,7 @@ impl Engine {
         cell.state().silence.since = Some(self.shared.machine.clock.now());
         wanted.iscsi.withhold();
         let ear = Ear { silent: true, ..Ear::default() };
-        let mut ears = lock(&self.shared.watchers.ears);
+        let mut ears = lock(&self.shared.look_memory.ears);
         ears.listened.insert(cell.id, Listened { device: None, ear });
         ears.silent.insert(cell.id);
     }
@@ -322,7 +322,7 @@ impl Engine {
 
     /// The volumes whose devices are silent.
     pub(crate) fn silent_volumes(&self) -> BTreeSet<VolumeId> {
-        lock(&self.shared.watchers.ears).silent.clone()
+        lock(&self.shared.look_memory.ears).silent.clone()
     }
 }
 

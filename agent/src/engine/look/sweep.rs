@@ -16,14 +16,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mooring_model::{Chain, Cure, Cut, Naa, Phase, Stamp, VolumeId, VolumeReport};
+use mooring_model::{Chain, Cure, Cut, Phase, Stamp, VgName, VolumeId, VolumeReport};
 
 use crate::capabilities;
 use crate::engine::cell::{Cell, SpecKind};
 use crate::engine::knowledge::Stale;
 use crate::engine::start::early::Early;
 use crate::engine::{Change, Engine, lock, pass};
-use crate::lvm::{self, LvId, SeenLv, VolumesView};
+use crate::lvm::{self, LvId, SeenLv, Unread, VolumesView};
 use crate::object::seen::{Moment, Seen};
 use crate::object::turn::{RETRY_MAX, retry_delay};
 
@@ -129,6 +129,16 @@ impl Engine {
         self.wake_all(&others, targets);
     }
 
+    /// The groups at which the last look of LVM hung.
+    pub(in crate::engine) fn hung_groups(&self) -> BTreeMap<VgName, Unread> {
+        lock(&self.shared.look_memory.hung).clone()
+    }
+
+    /// Notes which of the groups that this look asked for hung, and which did not.
+    pub(in crate::engine) fn note_hung(&self, view: &VolumesView) {
+        view.note_hung(&mut lock(&self.shared.look_memory.hung));
+    }
+
     /// Looks at these volumes, and notes LVM's view. `None` if LVM does not answer.
     fn look_at_volumes(&self, cells: &[Arc<Cell>]) -> Option<VolumesView> {
         let before: Vec<_> = cells.iter().map(|cell| before(cell)).collect();
@@ -137,7 +147,7 @@ impl Engine {
         self.lvm().note(began, &seen, &self.shared.machine);
         match seen {
             Ok(mut view) => {
-                view.note_hung(&mut lock(&self.shared.watchers.hung));
+                self.note_hung(&view);
                 view.recognise(cells.iter().filter_map(|cell| cell.state().known_lv(cell.id)));
                 let stamps = before.iter().map(|before| before.stamp.as_ref());
                 self.keep_all_made(cells.iter().zip(stamps), &view);
@@ -250,7 +260,7 @@ impl Engine {
     /// Has LVM asked later, once for all late volumes.
     pub(in crate::engine) fn wake_when_there(&self) {
         let delay = {
-            let mut late = lock(&self.shared.watchers.late);
+            let mut late = lock(&self.shared.look_memory.late);
             if std::mem::replace(&mut late.planned, true) {
                 return;
             }
@@ -266,14 +276,14 @@ impl Engine {
 
     /// Looks for late volumes that a pass can help now, and wakes them.
     fn look_for_late(&self) {
-        lock(&self.shared.watchers.late).planned = false;
+        lock(&self.shared.look_memory.late).planned = false;
         let mut cells = self.cells();
         cells.retain(|cell| {
             let state = cell.state();
             state.turn.is_late()
         });
         if cells.is_empty() {
-            lock(&self.shared.watchers.late).in_vain = 0;
+            lock(&self.shared.look_memory.late).in_vain = 0;
             return;
         }
         let count = cells.len();
@@ -283,7 +293,7 @@ impl Engine {
             None => (Vec::new(), cells),
         };
         {
-            let mut late = lock(&self.shared.watchers.late);
+            let mut late = lock(&self.shared.look_memory.late);
             late.in_vain = if come.is_empty() { late.in_vain.saturating_add(1) } else { 0 };
         }
         for cell in &waiting {
@@ -319,7 +329,7 @@ impl Engine {
             let id = lv.id;
             // The orphan has an identity on the wire, too: it may still be exported, and may be
             // taken back.
-            lock(&self.shared.naas).entry(Naa::of_serial(&id.to_string())).or_insert(id);
+            self.shared.naas.note_own(id);
             let cell = self.cell(id);
             let mut state = cell.state();
             let known = state.volume().is_some_and(|kept_spec| match kept_spec.kind {

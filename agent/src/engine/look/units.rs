@@ -4,15 +4,21 @@
 //! What must never happen here: a query of systemd (it reports the states itself); a problem that
 //! is logged at every change.
 
+use mooring_bus::Units;
 use mooring_model::Problem;
 
 use crate::capabilities;
 use crate::engine::Engine;
 
 impl Engine {
+    /// The states of systemd's units. `None` if they are unknown.
+    pub(crate) fn units(&self) -> Option<Units> {
+        self.shared.look_memory.units.as_ref()?.borrow().clone()
+    }
+
     /// Reports problems of units that come or go. Ends at once if this agent has no bus.
     pub(in crate::engine) async fn follow_units(self) {
-        let Some(mut seen) = self.shared.watchers.units.clone() else { return };
+        let Some(mut seen) = self.shared.look_memory.units.clone() else { return };
         let mut known: Vec<Problem> = Vec::new();
         loop {
             seen.mark_unchanged();

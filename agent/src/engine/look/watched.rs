@@ -174,7 +174,7 @@ impl State {
 impl Engine {
     /// The share of all volumes that this resync looks at.
     pub(in crate::engine) fn next_share(&self) -> Share {
-        let mut watches = lock(&self.shared.watchers.watches);
+        let mut watches = lock(&self.shared.look_memory.watches);
         watches.share = watches.share.next();
         watches.share
     }
@@ -252,7 +252,7 @@ impl Engine {
         let names = wanted.names();
         Listening {
             folders: folders.filter(|_| is_watched),
-            watches: &self.shared.watchers.watches,
+            watches: &self.shared.look_memory.watches,
             volume: cell.id,
             own: [layout::target(names), layout::backstore(names)],
             heard: Mutex::default(),
@@ -321,7 +321,7 @@ impl Engine {
     fn let_go(&self, folders: &dyn Folders, left: &[FolderId]) {
         for folder in left {
             folders.unwatch(*folder);
-            lock(&self.shared.watchers.watches).volumes.remove(folder);
+            lock(&self.shared.look_memory.watches).volumes.remove(folder);
         }
     }
 
@@ -353,7 +353,7 @@ impl Engine {
 
     fn note_changes(&self, changes: &FolderChanges) {
         let touched: BTreeSet<_> = {
-            let mut all = lock(&self.shared.watchers.watches);
+            let mut all = lock(&self.shared.look_memory.watches);
             let of = |(folder, gone): &(FolderId, bool)| {
                 if *gone { all.volumes.remove(folder) } else { all.volumes.get(folder).copied() }
             };

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::cell::{Cell, KeptSpec, State};
 use crate::engine::pass::ExportEnd;
-use crate::engine::{Engine, Refusal, lock};
+use crate::engine::{Engine, Refusal};
 use crate::object::turn::Left;
 
 /// Time until the agent watches again after a watch ended or failed.
@@ -366,8 +366,8 @@ impl Engine {
     /// volume's id. The NAA follows from the serial, and the volume of an NAA is known. Two serials
     /// with one NAA are never both served.
     fn volumes_of(&self, serials: &BTreeSet<String>) -> BTreeSet<VolumeId> {
-        let naas = lock(&self.shared.naas);
-        serials.iter().filter_map(|serial| naas.get(&Naa::of_serial(serial)).copied()).collect()
+        let volume = |serial: &String| self.shared.naas.volume(&Naa::of_serial(serial));
+        serials.iter().filter_map(volume).collect()
     }
 }
 

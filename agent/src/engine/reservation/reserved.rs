@@ -24,11 +24,11 @@ use crate::config::RoReservation;
 use crate::engine::cell::{Cell, State};
 use crate::engine::pass::PassSpecs;
 use crate::engine::receipts::OpenReceipt;
-use crate::engine::{Change, Engine, lock};
+use crate::engine::{Change, Engine};
 use crate::store::StoreError;
 
 /// Seconds in which each volume in use has one look.
-const LOOKS: u8 = 3;
+const LOOKS: u64 = 3;
 
 /// Least time between two revokes for one volume: a host may reserve again and again, and the next
 /// look finds it.
@@ -95,15 +95,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for volumes whose holder has changed since their last pass.
-    pub(in crate::engine) fn look_for_holders(&self) {
-        let turn = {
-            let mut pulse = lock(&self.shared.watchers.pulse);
-            pulse.holders = (pulse.holders + 1) % LOOKS;
-            pulse.holders
-        };
+    /// Looks for volumes whose holder has changed since their last pass. Each `beat` of the pulse
+    /// looks at another part of all volumes.
+    pub(in crate::engine) fn look_for_holders(&self, beat: u64) {
         let cells = self.cells().into_iter();
-        for cell in cells.filter(|cell| cell.id.as_bytes()[15] % LOOKS == turn) {
+        for cell in cells.filter(|cell| u64::from(cell.id.as_bytes()[15]) % LOOKS == beat % LOOKS) {
             match self.has_another_holder(&cell) {
                 Ok(false) => {}
                 Ok(true) => self.wake(&cell),

@@ -172,22 +172,22 @@ impl Bulk {
 impl Engine {
     /// Begins to make these exports.
     pub(in crate::engine) fn begin_bulk(&self, volumes: &BTreeSet<VolumeId>) {
-        let short = self.shared.bulk.begin(&*self.shared.machine.sys, volumes);
+        let short = self.shared.start_memory.bulk.begin(&*self.shared.machine.sys, volumes);
         self.shared.workers.set_busy(short);
     }
 
     /// Says whether this export is one of many that are being made. The look behind its steps waits
     /// until all are made: hosts wait for the steps, and nobody waits for the look.
     pub(in crate::engine) fn is_bulk(&self, volume: VolumeId) -> bool {
-        self.shared.bulk.holds(volume)
+        self.shared.start_memory.bulk.holds(volume)
     }
 
     /// Notes that a pass of this volume has ended. With `made` its look follows when all others are
     /// made.
     pub(in crate::engine) fn passed(&self, volume: VolumeId, made: bool) {
-        let was_making = self.shared.bulk.is_making();
-        let made = self.shared.bulk.passed(&*self.shared.machine.sys, volume, made);
-        if was_making && !self.shared.bulk.is_making() {
+        let was_making = self.shared.start_memory.bulk.is_making();
+        let made = self.shared.start_memory.bulk.passed(&*self.shared.machine.sys, volume, made);
+        if was_making && !self.shared.start_memory.bulk.is_making() {
             self.shared.workers.set_busy(false);
         }
         self.wake_made(&made);
@@ -195,22 +195,22 @@ impl Engine {
 
     /// Says whether exports of bulk work are still to be made.
     pub(in crate::engine) fn is_making(&self) -> bool {
-        self.shared.bulk.is_making()
+        self.shared.start_memory.bulk.is_making()
     }
 
     /// Exports of bulk work that are made, and all of them. `None` while there is no such work.
     pub(in crate::engine) fn restored(&self) -> Option<(usize, usize)> {
-        self.shared.bulk.progress()
+        self.shared.start_memory.bulk.progress()
     }
 
     /// Waits until all exports are made, for `at_most`.
     pub(in crate::engine) fn wait_until_made(&self, at_most: Duration) {
-        self.shared.bulk.wait(at_most);
+        self.shared.start_memory.bulk.wait(at_most);
     }
 
     pub(in crate::engine) fn tend_bulk(&self) {
-        let made = self.shared.bulk.tend(&*self.shared.machine.sys, LOST_AFTER);
-        if !self.shared.bulk.is_making() {
+        let made = self.shared.start_memory.bulk.tend(&*self.shared.machine.sys, LOST_AFTER);
+        if !self.shared.start_memory.bulk.is_making() {
             self.shared.workers.set_busy(false);
         }
         self.wake_made(&made);
@@ -226,7 +226,7 @@ impl Engine {
     /// an engine this also ends the bulk work of an agent that was killed. The process may end
     /// afterwards.
     pub fn end_bulk(&self) {
-        let made = self.shared.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
+        let made = self.shared.start_memory.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
         self.wake_made(&made);
     }
 }

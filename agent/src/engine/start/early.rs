@@ -71,7 +71,7 @@ impl Engine {
                     cell.state().established.set_whole(Some(&(generation, whole)));
                 }
                 None => {
-                    lock(&self.shared.unwritten).rows.insert(volume, None);
+                    lock(&self.shared.start_memory.unwritten).rows.insert(volume, None);
                 }
             }
         }
@@ -96,13 +96,13 @@ impl Engine {
         if !state.established.set_whole(new.as_ref()) {
             return;
         }
-        lock(&self.shared.unwritten).rows.insert(volume, new);
+        lock(&self.shared.start_memory.unwritten).rows.insert(volume, new);
     }
 
     /// Has new facts written soon.
     pub(in crate::engine) fn keep_whole_soon(&self) {
         {
-            let mut unwritten = lock(&self.shared.unwritten);
+            let mut unwritten = lock(&self.shared.start_memory.unwritten);
             if unwritten.rows.is_empty() || std::mem::replace(&mut unwritten.at_work, true) {
                 return;
             }
@@ -112,12 +112,12 @@ impl Engine {
     }
 
     fn keep_whole(&self) {
-        let rows = lock(&self.shared.unwritten).take();
+        let rows = lock(&self.shared.start_memory.unwritten).take();
         let kept = self.shared.store.keep_whole_lvs(rows.clone());
         if let Err(error) = &kept {
             tracing::debug!(error = %Chain(error), "cannot remember logical volumes; tried again at the next tick");
         }
-        lock(&self.shared.unwritten).ended(rows, kept.is_ok());
+        lock(&self.shared.start_memory.unwritten).ended(rows, kept.is_ok());
     }
 
     /// Writes that these volumes were made, and with that the waiting facts, unless somebody else
@@ -127,13 +127,13 @@ impl Engine {
         made: &[(VolumeId, Generation)],
     ) -> Result<Vec<VolumeId>, StoreError> {
         let rows = {
-            let mut unwritten = lock(&self.shared.unwritten);
+            let mut unwritten = lock(&self.shared.start_memory.unwritten);
             let busy = std::mem::replace(&mut unwritten.at_work, true);
             (!busy).then(|| unwritten.take())
         };
         let kept = self.shared.store.keep_made(made, rows.clone().unwrap_or_default());
         if let Some(rows) = rows {
-            lock(&self.shared.unwritten).ended(rows, kept.is_ok());
+            lock(&self.shared.start_memory.unwritten).ended(rows, kept.is_ok());
         }
         kept
     }

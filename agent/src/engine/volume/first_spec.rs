@@ -11,7 +11,7 @@
 use mooring_model::{ExportSpec, Fence, Stamp, VolumeId, VolumeSpec};
 
 use crate::engine::cell::{Cell, KeptSpec};
-use crate::engine::{Engine, Refusal, lock};
+use crate::engine::{Engine, Refusal};
 use crate::store::Kind;
 
 pub(in crate::engine) fn refuse<T>(volume: VolumeId, known: impl Into<String>) -> Result<T, Refusal> {
@@ -39,7 +39,7 @@ impl Engine {
         if let Some(orphan) = cell.state().knowledge.orphan() {
             return refuse(id, format!("an LV of volume group {} is here under its id", orphan.group));
         }
-        if lock(&self.shared.reports.orphaned_targets).iter().any(|orphan| orphan.id() == id) {
+        if self.is_orphaned_target(id) {
             return refuse(id, "the kernel has a target under its id");
         }
         if self.store().spec(Kind::Connection, id).map_err(Refusal::Store)?.is_some() {

@@ -123,7 +123,7 @@ fn rate(bytes: u64, took: Duration) -> u64 {
 
 /// The speed limit of all jobs.
 #[derive(Debug)]
-pub(in crate::engine) struct Pace(Mutex<Turns>);
+pub(super) struct Pace(Mutex<Turns>);
 
 #[derive(Debug)]
 struct Turns {
@@ -155,7 +155,7 @@ impl Turns {
 }
 
 impl Pace {
-    pub(in crate::engine) fn new(limit: Option<ByteSize>) -> Self {
+    pub(super) fn new(limit: Option<ByteSize>) -> Self {
         Self(Mutex::new(Turns { limit: limit.map(|limit| limit.0), version: 0, paid: None }))
     }
 
@@ -164,13 +164,13 @@ impl Pace {
     }
 
     /// Size of the next piece, in bytes: whole MiB, and at least one.
-    pub(in crate::engine) fn piece(&self, most: u64) -> u64 {
+    fn piece(&self, most: u64) -> u64 {
         let part = self.limit().map_or(most, |limit| limit / PIECES_PER_SECOND);
         (part & !(LIMIT_MIN.0 - 1)).clamp(LIMIT_MIN.0, most.max(LIMIT_MIN.0))
     }
 
     /// Waits until so many bytes are paid for, or `stop` returns `true`.
-    pub(in crate::engine) fn pay(&self, bytes: u64, stop: impl Fn() -> bool) {
+    fn pay(&self, bytes: u64, stop: impl Fn() -> bool) {
         let (until, version) = {
             let mut turns = lock(&self.0);
             (turns.take(bytes, clock::instant()), turns.version)
@@ -282,10 +282,20 @@ impl Cell {
 }
 
 impl Engine {
+    /// Size of a job's next piece, in bytes, under the limit of all jobs.
+    pub(in crate::engine) fn piece_of_job(&self, most: u64) -> u64 {
+        self.shared.volume_memory.pace.piece(most)
+    }
+
+    /// Waits until the limit of all jobs allows so many bytes more, or `stop` returns `true`.
+    pub(in crate::engine) fn pay_for_job(&self, bytes: u64, stop: impl Fn() -> bool) {
+        self.shared.volume_memory.pace.pay(bytes, stop);
+    }
+
     /// The jobs at work, of this volume or of all, in the order of their volumes; and their limit
     /// in bytes a second.
     pub fn jobs(&self, only: Option<VolumeId>) -> (Vec<JobReport>, Option<ByteSize>) {
-        let limit = self.shared.pace.limit();
+        let limit = self.shared.volume_memory.pace.limit();
         let cells = self.cells().into_iter().filter(|cell| only.is_none_or(|id| id == cell.id));
         (cells.filter_map(|cell| cell.job_report(limit.is_some())).collect(), limit.map(ByteSize))
     }
@@ -303,7 +313,7 @@ impl Engine {
             let why = "the limit could not be set: try again".to_owned();
             Err(Refusal::precondition(why, mooring_model::Cure::Retry))
         })?;
-        let was = lock(&self.shared.pace.0).set(limit.map(|limit| limit.0));
+        let was = lock(&self.shared.volume_memory.pace.0).set(limit.map(|limit| limit.0));
         let word = limit.map_or_else(|| "none".to_owned(), |limit| format!("{limit}/s"));
         tracing::info!(limit = word, "the limit of jobs was set");
         Ok(was.map(ByteSize))

@@ -20,7 +20,7 @@ use mooring_host::{BlockError, Errno};
 use mooring_model::{Chain, Cure, Phase, Problem, Stamp, VgName, VolumeId, VolumeReport, VolumeSpec};
 
 use crate::engine::cell::{Cell, KeptSpec, State};
-use crate::engine::{Engine, is_spec, lock, pass};
+use crate::engine::{Engine, is_spec, pass};
 use crate::lvm::{self, Beside, KnownLv, VolumesView};
 
 impl State {
@@ -59,7 +59,7 @@ impl Engine {
         own: Option<&VgName>,
     ) -> Result<VolumesView, lvm::Error> {
         let shared = &self.shared;
-        let mut hung = lock(&shared.watchers.hung).clone();
+        let mut hung = self.hung_groups();
         hung.retain(|group, _| Some(group) != own);
         let mut asked = shared.config.groups.clone();
         if hung.len() < asked.len() {
@@ -68,7 +68,7 @@ impl Engine {
             hung.clear();
         }
         let mut view = lvm::view_one(&*shared.machine.commands, &asked, cell.id, beside)?;
-        view.note_hung(&mut lock(&shared.watchers.hung));
+        self.note_hung(&view);
         view.add_hung(hung);
         let group = cell.state().volume_spec().map(|spec| spec.group.clone());
         if let Some(unread) = group.and_then(|group| view.unread(&group).cloned()) {

@@ -16,7 +16,7 @@ use crate::engine::cell::{Cell, KeptSpec};
 use crate::engine::pass::{PassSpecs, VolumeEnd, lv_name};
 use crate::engine::steps::Watch;
 use crate::engine::{Engine, Refusal};
-use crate::images::PartId;
+use crate::images::{Images, PartId};
 use crate::lvm::{self, LvId};
 use crate::object::seen::Moment;
 use crate::object::turn::Left;
@@ -64,6 +64,11 @@ impl Cell {
 }
 
 impl Engine {
+    /// The images that volumes are made from. `None` if no folder of images is configured.
+    pub(crate) fn images(&self) -> Option<&Images> {
+        self.shared.volume_memory.images.as_ref()
+    }
+
     /// Discards the result of an earlier image export with the id of a new one: the volume may have
     /// changed since.
     pub(in crate::engine) fn forget_upload(

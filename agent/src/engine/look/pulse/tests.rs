@@ -165,7 +165,7 @@ fn look_at_all(engine: &Engine, logged_in: &[VolumeId]) {
 }
 
 fn note(engine: &Engine, come: &[&str], gone: &[&str]) {
-    lock(&engine.shared.watchers.pulse).recent.note(Instant::now(), at(9), Ok(changes(come, gone)));
+    lock(&engine.shared.look_memory.pulse).recent.note(Instant::now(), at(9), Ok(changes(come, gone)));
 }
 
 fn first_of_turn(engine: &Engine, count: usize) -> Vec<VolumeId> {
@@ -236,7 +236,7 @@ async fn where_somebody_is_missing_is_looked_first_when_somebody_comes() {
     for cell in engine.cells() {
         cell.state().knowledge.set_lives(None);
     }
-    lock(&engine.shared.watchers.pulse).recent = Recent::default();
+    lock(&engine.shared.look_memory.pulse).recent = Recent::default();
     note(&engine, &[], &[]);
     assert!(first_of_turn(&engine, usize::MAX).len() >= SOON_PER_SECOND);
 }
@@ -252,7 +252,7 @@ async fn a_quiet_volume_is_one_read() {
         Lives { full, ..seen(10, None, vec![session], 0) }
     };
     let engine = engine(dir.path(), 1, 1);
-    let quiet = |lives: &Lives| lives.quiet(&lock(&engine.shared.watchers.pulse).recent).is_some();
+    let quiet = |lives: &Lives| lives.quiet(&lock(&engine.shared.look_memory.pulse).recent).is_some();
     let early = Instant::now();
     assert!(!quiet(&lives(full(early), LOGGED_IN, 0)), "nobody is followed");
     note(&engine, &[], &[]);
@@ -273,7 +273,7 @@ async fn a_quiet_volume_is_one_read() {
             quiet(&lives(full(Instant::now()), LOGGED_IN, 0)) && !quiet(&lives(full(settled), LOGGED_IN, 0))
         );
     }
-    lock(&engine.shared.watchers.pulse).recent.note(
+    lock(&engine.shared.look_memory.pulse).recent.note(
         Instant::now(),
         at(9),
         Err(std::io::ErrorKind::Other.into()),
@@ -295,7 +295,7 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     let quick = || cell.state().knowledge.lives().and_then(|lives| lives.full).map(|full| full.quick);
     let rest = || {
         engine.follow_callers();
-        lock(&engine.shared.watchers.pulse).recent.settle();
+        lock(&engine.shared.look_memory.pulse).recent.settle();
     };
     rest();
     for looks in 0..3 {
@@ -310,7 +310,7 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     assert_eq!((known(), quick()), ((0, 0), Some(3)));
     assert_eq!(cell.state().knowledge.lives().unwrap().at, looked);
     engine.follow_callers();
-    assert_eq!(lock(&engine.shared.watchers.pulse).recent.standing(), Some(1));
+    assert_eq!(lock(&engine.shared.look_memory.pulse).recent.standing(), Some(1));
     assert_eq!(engine.turn().len(), 1);
     engine.feel(cell);
     assert_eq!((known(), quick()), ((1, 1), Some(0)));
@@ -327,5 +327,5 @@ async fn logins_are_seen_by_their_connections_and_work_by_its_commands() {
     assert_eq!((known(), quick()), ((1, 2), Some(2)), "the control: nobody has said that somebody went");
     engine.follow_callers();
     engine.feel(cell);
-    assert_eq!((known(), lock(&engine.shared.watchers.pulse).recent.standing()), ((0, 2), Some(0)));
+    assert_eq!((known(), lock(&engine.shared.look_memory.pulse).recent.standing()), ((0, 2), Some(0)));
 }

@@ -103,7 +103,7 @@ fn listen(node: &Node, seconds: u32) {
 }
 
 fn is_listened_to(node: &Node) -> bool {
-    lock(&node.engine.shared.watchers.ears).listened.contains_key(&node.cell.id)
+    lock(&node.engine.shared.look_memory.ears).listened.contains_key(&node.cell.id)
 }
 
 #[tokio::test(flavor = "multi_thread")]

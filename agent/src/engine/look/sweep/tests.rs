@@ -42,7 +42,7 @@ async fn a_late_volume_is_not_judged_by_a_look_that_was_in_vain() {
     let node = Node::new();
     node.fake.lvm().hide_group("vg0");
     // Only this test looks for late volumes.
-    lock(&node.engine.shared.watchers.late).planned = true;
+    lock(&node.engine.shared.look_memory.late).planned = true;
     node.engine.sweep();
     eventually("its group is not there", || node.cell.state().turn.is_late());
     node.engine.look_for_late();
