@@ -347,21 +347,56 @@ impl Engine {
         let (engine, cell) = (self.clone(), Arc::clone(cell));
         self.shared.runtime.spawn(async move {
             tokio::time::sleep(turn::retry_delay(failures, RETRY_MAX)).await;
-            engine.tend_isolation_soon(&cell);
+            // A later failure has a timer of its own: two would make two chains of retries.
+            if cell.state().exchanges.failures == failures {
+                engine.tend_isolation_soon(&cell);
+            }
         });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use mooring_model::LvName;
 
     use super::*;
+    use crate::engine::cell::SpecKind;
+    use crate::engine::testing;
 
     const DISK: SeenTable = SeenTable::Disk { waiting: false };
 
     fn lv() -> LvId {
         LvId { group: "vg0".parse().unwrap(), name: LvName::thin_pool() }
+    }
+
+    /// Sweeps, passes and changes begin exchanges, too, not only the retry.
+    #[tokio::test(start_paused = true)]
+    async fn exchanges_that_fail_leave_one_retry_behind() {
+        let node = testing::Node::new();
+        node.fake.lvm().set_missing(true);
+        {
+            let mut state = node.cell.state();
+            let mut kept_spec = state.volume().cloned().unwrap();
+            if let SpecKind::Spec(spec) = &mut kept_spec.kind {
+                spec.cut = Some(SystemTime::UNIX_EPOCH);
+            }
+            state.set_volume(kept_spec);
+            // A pass at work, so that none begins an exchange of its own.
+            assert!(state.turn.ask() && state.turn.begin().is_some());
+        }
+        (0..3).for_each(|_| node.engine.tend_isolation(&node.cell));
+        let failures = || node.cell.state().exchanges.failures;
+        assert_eq!(failures(), 3);
+        // The timer of the second failure is over, and that of the third is not.
+        let (second, third) = (turn::retry_delay(2, RETRY_MAX), turn::retry_delay(3, RETRY_MAX));
+        assert!(second < third);
+        tokio::time::sleep(second + Duration::from_millis(1)).await;
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(failures(), 3);
+        tokio::time::sleep(third.saturating_sub(second)).await;
+        testing::eventually("the exchange is tried again", || failures() == 4);
     }
 
     #[test]
