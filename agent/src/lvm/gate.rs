@@ -7,13 +7,14 @@
 //! a short fixed limit, a busy machine with many groups, which needs seconds for a report, would
 //! refuse itself all of them.
 //!
-//! Commands that take extents run one at a time, so that none takes what another one is about to.
+//! Commands that take extents of one group run one at a time, so that none takes what another one
+//! is about to.
 //!
 //! What must never happen here: a command that changes something refused because a report hangs; a
 //! report of one group refused because a report of another one hangs; a gate that stays shut when
 //! the report has come back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,12 +93,18 @@ impl Reports {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the gate guards is consistent after every statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The commands of a machine behind the gate.
 pub(crate) struct Gated {
     inner: Arc<dyn Commands>,
     reports: Mutex<Reports>,
-    /// Held by the command that takes extents.
-    extents: Mutex<()>,
+    /// The locks of volume groups, each held by the command that takes extents of that group. A
+    /// command that hangs at one group holds up no other.
+    extents: Mutex<BTreeMap<String, Arc<Mutex<()>>>>,
 }
 
 impl Gated {
@@ -105,9 +112,15 @@ impl Gated {
         Self { inner, reports: Mutex::default(), extents: Mutex::default() }
     }
 
+    /// The lock of the group whose extents a command takes: its last argument is the group, or a
+    /// volume of it.
+    fn extents_of(&self, command: &Command) -> Arc<Mutex<()>> {
+        let group = command.args.last().and_then(|last| last.split('/').next()).unwrap_or_default();
+        Arc::clone(lock(&self.extents).entry(group.to_owned()).or_default())
+    }
+
     fn reports(&self) -> MutexGuard<'_, Reports> {
-        // The reports are consistent after every statement.
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reports)
     }
 }
 
@@ -131,7 +144,8 @@ impl Commands for Gated {
         match command.args.first().map(String::as_str) {
             Some("vgs" | "lvs" | "pvs") => {}
             Some("lvcreate") => {
-                let _alone = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+                let extents = self.extents_of(command);
+                let _alone = lock(&extents);
                 return self.inner.run(command);
             }
             _ => return self.inner.run(command),
@@ -156,7 +170,9 @@ impl Commands for Gated {
     }
 
     fn run_in_a_row(&self, commands: &[Command]) -> Result<Vec<CommandOutput>, CommandError> {
-        let _alone = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(first) = commands.first() else { return Ok(Vec::new()) };
+        let extents = self.extents_of(first);
+        let _alone = lock(&extents);
         self.inner.run_in_a_row(commands)
     }
 }
@@ -201,17 +217,49 @@ mod tests {
         let gate = Arc::new(Gated::new(Arc::clone(&slow) as Arc<dyn Commands>));
         let creator = {
             let gate = Arc::clone(&gate);
-            std::thread::spawn(move || (0..20).for_each(|_| drop(gate.run(&command("lvcreate")).unwrap())))
+            std::thread::spawn(move || {
+                (0..20).for_each(|_| drop(gate.run(&command("lvcreate vg0")).unwrap()));
+            })
         };
         for _ in 0..20 {
-            let row = gate.run_in_a_row(&[command("lvremove"), command("lvextend")]).unwrap();
+            let row = gate.run_in_a_row(&[command("lvremove vg0/a"), command("lvextend vg0/b")]).unwrap();
             assert_eq!(row.len(), 2);
         }
         creator.join().unwrap();
         let ran = slow.0.lock().unwrap().clone();
         let removed = ran.iter().enumerate().filter(|(_, verb)| *verb == "lvremove");
         assert_eq!(removed.filter(|(at, _)| ran[at + 1] == "lvextend").count(), 20, "{ran:?}");
-        assert_eq!(gate.run_in_a_row(&[command("fails"), command("lvextend")]).unwrap().len(), 1);
+        assert_eq!(gate.run_in_a_row(&[command("fails vg0/a"), command("lvextend vg0/b")]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_creation_that_hangs_at_one_group_holds_up_no_other() {
+        /// Creations in vg1 wait until the test lets them go.
+        struct HangsAtOne(Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>);
+        impl Commands for HangsAtOne {
+            fn run(&self, command: &Command) -> Result<CommandOutput, CommandError> {
+                if command.args.last().is_some_and(|last| last == "vg1") {
+                    self.1.send(()).unwrap();
+                    self.0.lock().unwrap().recv().unwrap();
+                }
+                Ok(CommandOutput::default())
+            }
+        }
+        let ((go, wait), (tell, told)) = (mpsc::channel(), mpsc::channel());
+        let gate = Arc::new(Gated::new(Arc::new(HangsAtOne(Mutex::new(wait), tell))));
+        let hangs = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || drop(gate.run(&command("lvcreate --name a vg1")).unwrap()))
+        };
+        told.recv().unwrap();
+        gate.run(&command("lvcreate --name a vg2")).unwrap();
+        gate.run(&command("lvcreate --snapshot vg2/a")).unwrap();
+        gate.run_in_a_row(&[command("lvremove vg2/a"), command("lvextend vg2/b")]).unwrap();
+        // The control: the same group waits.
+        assert!(gate.extents_of(&command("lvcreate --snapshot vg1/b")).try_lock().is_err());
+        go.send(()).unwrap();
+        hangs.join().unwrap();
+        assert!(gate.extents_of(&command("lvcreate --snapshot vg1/b")).try_lock().is_ok());
     }
 
     #[test]
