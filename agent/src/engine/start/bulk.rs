@@ -140,6 +140,14 @@ impl Bulk {
         self.end(&mut state, sys)
     }
 
+    /// Ends the work, whatever is left of it. Returns the volumes whose look is due now.
+    fn stop(&self, sys: &dyn Tree) -> Vec<VolumeId> {
+        if !self.at_work.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.end(&mut lock(&self.state), sys)
+    }
+
     fn end(&self, state: &mut State, sys: &dyn Tree) -> Vec<VolumeId> {
         state.left.clear();
         self.over.notify_all();
@@ -226,7 +234,7 @@ impl Engine {
     /// an engine this also ends the bulk work of an agent that was killed. The process may end
     /// afterwards.
     pub fn end_bulk(&self) {
-        let made = self.shared.start_memory.bulk.tend(&*self.shared.machine.sys, Duration::ZERO);
+        let made = self.shared.start_memory.bulk.stop(&*self.shared.machine.sys);
         self.wake_made(&made);
     }
 }
@@ -264,5 +272,10 @@ mod tests {
             bulk.passed(&tree, *volume, true);
         }
         assert_eq!(bulk.progress(), None);
+        bulk.begin(&tree, &many);
+        bulk.passed(&tree, VolumeId::from_u128(0), true);
+        assert_eq!(bulk.tend(&tree, LOST_AFTER), [], "it goes on");
+        assert_eq!(bulk.stop(&tree), [VolumeId::from_u128(0)], "the look behind what was made is due");
+        assert_eq!((bulk.progress(), bulk.stop(&tree)), (None, Vec::new()));
     }
 }
