@@ -24,6 +24,10 @@ use crate::lvm;
 /// look.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
+/// Text for a look at LVM whose job did not come to its end.
+const NO_LOOK: &str =
+    "the look at the volume groups ended without an answer: ask again; the agent's log may say why";
+
 /// Most receipts in an answer.
 const RECEIPTS_SHOWN: usize = 20;
 
@@ -315,7 +319,7 @@ impl Engine {
         match self.blocking(look).await {
             Some(Ok(view)) => Ok(lvm::candidates(&view)),
             Some(Err(error)) => Err(Refusal::Volumes(error)),
-            None => Err(Refusal::precondition("the agent stops: ask again".to_owned(), Cure::Retry)),
+            None => Err(Refusal::precondition(NO_LOOK.to_owned(), Cure::Retry)),
         }
     }
 
@@ -333,7 +337,11 @@ impl Engine {
                 planned.blocked.push(Problem { object: "LVM".to_owned(), text, cure: error.cure() });
                 None
             }
-            None => None,
+            None => {
+                let (object, text) = ("LVM".to_owned(), NO_LOOK.to_owned());
+                planned.blocked.push(Problem { object, text, cure: Cure::Retry });
+                None
+            }
         };
         for cell in self.cells().into_iter().filter(|cell| only.is_none_or(|id| id == cell.id)) {
             self.plan_export(&cell, &mut planned).await;
