@@ -1,7 +1,9 @@
-//! The established facts of one volume: durable, changed only with the store's write, and ended
-//! only with the volume.
+//! The established facts of one volume. `made`, the receipts and who is kept out change only with
+//! the store's write, and end only with the volume. The LV as it was whole and the places that may
+//! show the volume follow looks of passes, and the store follows them.
 //!
-//! What must never happen here: a fact that ends because of an observation.
+//! What must never happen here: a fact of the first kind that ends because of an observation; a
+//! fact of the second kind in the store for longer than looks have shown it otherwise.
 
 use std::collections::BTreeSet;
 

@@ -24,6 +24,9 @@ use crate::engine::{Engine, Refusal, lock};
 use crate::fibre_channel::PortSeen;
 use crate::store::StoreError;
 
+/// Longest time that the places which a port shows wait for a change of their volume.
+const PLACES_WITHIN: Duration = Duration::from_secs(2);
+
 /// The specs of one volume for all transports.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanteds {
@@ -297,9 +300,16 @@ impl Engine {
         };
         for (backstore, places) in index.exports {
             let Ok(volume) = backstore.name().parse::<VolumeId>() else { continue };
-            if BackstoreName::of(volume).hba == backstore.parent().name()
-                && let Err(error) = self.keep_places(&self.cell(volume), &places)
-            {
+            if BackstoreName::of(volume).hba != backstore.parent().name() {
+                continue;
+            }
+            let cell = self.cell(volume);
+            // Holds off changes of the volume: each keeps places, too.
+            let Some(_turn) = cell.admission.take(PLACES_WITHIN) else {
+                tracing::error!(%volume, "a change of the volume takes too long to keep its Fibre Channel places beside it");
+                continue;
+            };
+            if let Err(error) = self.keep_places(&cell, &places) {
                 tracing::error!(error = %Chain(&error), %volume, "cannot keep Fibre Channel places");
             }
         }
