@@ -180,8 +180,7 @@ fn pools_of(known: Known, modules: &[v1::Module], release: &str, faults: &mut Ve
 /// Returns `true` if the folder of persistent reservations exists. Without it the kernel answers
 /// every change of a registration with "not ready".
 fn keeps_reservations(machine: &Machine) -> bool {
-    let Ok(folder) = mooring_targets::pr_folder(&*machine.target) else { return false };
-    machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)).is_dir()
+    machine.reservations_folder().is_ok_and(|folder| folder.is_dir())
 }
 
 /// Returns the name of this host.

@@ -23,6 +23,7 @@ use reqwest::Url;
 use crate::args::{JoinArgs, Role};
 use crate::config::{Config, ConfigError, Tls};
 use crate::identity::{self, IdentityError, NewKey};
+use crate::links::reaches;
 use crate::store::Store;
 
 mod settings;
@@ -406,14 +407,6 @@ fn bare(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("[{ip}]"),
-    }
-}
-
-/// Returns `true` if another machine can reach this address as it is written.
-fn reaches(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
-        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     }
 }
 

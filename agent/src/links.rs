@@ -92,13 +92,17 @@ impl Links {
     }
 }
 
-/// Lists the addresses that other hosts may reach, for an error's text.
-pub(crate) fn listed(here: &[LocalAddress]) -> String {
-    let reached = |ip: &IpAddr| match ip {
+/// Says whether another machine can reach this address as it is written.
+pub(crate) fn reaches(ip: IpAddr) -> bool {
+    match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
-    };
-    let list: BTreeSet<_> = here.iter().map(|address| address.ip).filter(reached).collect();
+    }
+}
+
+/// Lists the addresses that other hosts may reach, for an error's text.
+pub(crate) fn listed(here: &[LocalAddress]) -> String {
+    let list: BTreeSet<_> = here.iter().map(|address| address.ip).filter(|ip| reaches(*ip)).collect();
     let list: Vec<_> = list.iter().map(IpAddr::to_string).collect();
     if list.is_empty() { "none".to_owned() } else { list.join(", ") }
 }

@@ -3,6 +3,7 @@
 #[cfg(feature = "faults")]
 mod faults;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use mooring_bus::Bus;
@@ -76,6 +77,12 @@ impl Machine {
         #[cfg(feature = "faults")]
         let machine = faults::with_points(machine);
         machine
+    }
+
+    /// The folder of the kernel's files of persistent reservations, as this process sees it.
+    pub(crate) fn reservations_folder(&self) -> Result<PathBuf, mooring_targets::Error> {
+        let folder = mooring_targets::pr_folder(&*self.target)?;
+        Ok(self.root.join(folder.strip_prefix("/").unwrap_or(&folder)))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::object::turn::{Begun, Left, Next, Outcome};
 /// Prepares what all exports need: LIO's iSCSI folder, and the kernel's folder for reservations.
 pub(super) fn prepare(engine: &Engine) -> Result<(), mooring_targets::Error> {
     mooring_targets::prepare(&*engine.shared.machine.target)?;
-    let folder = engine.reservations_folder()?;
+    let folder = engine.shared.machine.reservations_folder()?;
     // Without the folder every PERSISTENT RESERVE OUT answers "not ready" although it has taken
     // effect (lio.md, f).
     if let Err(error) = std::fs::create_dir_all(&folder) {

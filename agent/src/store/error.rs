@@ -142,7 +142,9 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// An agent that has specs cannot take another id: others know it by its own.
-    #[error("this agent keeps specs under its id {kept}: it cannot become {arrived}")]
+    #[error(
+        "this agent keeps specs under its id {kept}: it cannot become {arrived}; the controller must know it by {kept}"
+    )]
     NotFresh {
         /// Present id of the agent.
         kept: AgentId,

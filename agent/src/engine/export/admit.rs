@@ -206,7 +206,10 @@ impl Engine {
     fn check_export(&self, cell: &Cell, spec: &ExportSpec, kept: Option<&ExportSpec>) -> Result<(), Refusal> {
         if let Some(kept) = kept.filter(|kept| kept.identity != spec.identity) {
             let names = kept.identity.names(cell.id, &self.shared.config.iqn_prefix);
-            let why = format!("volume {} is exported as {}; an identity never changes", cell.id, names.iqn);
+            let why = format!(
+                "volume {} is exported as {}; an identity never changes: send the spec with that one",
+                cell.id, names.iqn
+            );
             return Err(Refusal::precondition(why, Cure::FixSpec));
         }
         check_lun_zero(cell, spec, kept)?;

@@ -125,8 +125,6 @@ struct Listened {
 #[derive(Default)]
 pub(in crate::engine) struct Ears {
     listened: BTreeMap<VolumeId, Listened>,
-    /// The volumes whose devices are silent.
-    silent: BTreeSet<VolumeId>,
 }
 
 /// The silence of one volume's device.
@@ -179,7 +177,6 @@ impl Engine {
                 all.insert(volume, newer);
             }
         }
-        ears.silent = all.iter().filter(|(_, one)| one.ear.silent).map(|(volume, _)| *volume).collect();
         ears.listened = all;
     }
 
@@ -305,9 +302,7 @@ impl Engine {
         cell.state().silence.since = Some(self.shared.machine.clock.now());
         wanted.iscsi.withhold();
         let ear = Ear { silent: true, ..Ear::default() };
-        let mut ears = lock(&self.shared.look_memory.ears);
-        ears.listened.insert(cell.id, Listened { device: None, ear });
-        ears.silent.insert(cell.id);
+        lock(&self.shared.look_memory.ears).listened.insert(cell.id, Listened { device: None, ear });
     }
 
     /// The problem of a volume whose portals are withheld. `None` if they are not.
@@ -322,7 +317,9 @@ impl Engine {
 
     /// The volumes whose devices are silent.
     pub(crate) fn silent_volumes(&self) -> BTreeSet<VolumeId> {
-        lock(&self.shared.look_memory.ears).silent.clone()
+        let mut cells = self.cells();
+        cells.retain(|cell| cell.state().silence.since.is_some());
+        cells.iter().map(|cell| cell.id).collect()
     }
 }
 

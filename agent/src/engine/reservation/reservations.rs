@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use mooring_model::{
@@ -194,13 +194,6 @@ impl Engine {
         Ok(())
     }
 
-    /// The folder of the kernel's files, as this process sees it.
-    pub(in crate::engine) fn reservations_folder(&self) -> Result<PathBuf, mooring_targets::Error> {
-        let machine = &self.shared.machine;
-        let folder = mooring_targets::pr_folder(&*machine.target)?;
-        Ok(machine.root.join(folder.strip_prefix("/").unwrap_or(&folder)))
-    }
-
     /// Looks at the reservations of an export after a pass, and keeps those to be kept. Keeps none
     /// of a `doomed` volume.
     pub(in crate::engine) fn note_reservations(
@@ -249,7 +242,7 @@ impl Engine {
 
     /// Removes the file that the kernel leaves behind when the export is gone.
     fn remove_file(&self, names: &ExportNames) {
-        let Ok(folder) = self.reservations_folder() else { return };
+        let Ok(folder) = self.shared.machine.reservations_folder() else { return };
         let path = folder.join(reservations::file_name(&names.serial));
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -277,7 +270,7 @@ impl Engine {
         // Also if the kernel shows no registration: only the file shows that initiators have
         // unregistered.
         let file = if seen.durable || !before.kept.is_empty() {
-            let folder = self.reservations_folder().map_err(told).ok()?;
+            let folder = self.shared.machine.reservations_folder().map_err(told).ok()?;
             let path = folder.join(reservations::file_name(&names.serial));
             let read = std::fs::read(&path).inspect_err(|error| {
                 if !seen.durable && error.kind() == std::io::ErrorKind::NotFound {
@@ -343,7 +336,8 @@ impl Engine {
     pub(in crate::engine) async fn follow_reservations(self) {
         loop {
             let engine = self.clone();
-            let folder = self.blocking(move || engine.reservations_folder().ok()).await.flatten();
+            let folder =
+                self.blocking(move || engine.shared.machine.reservations_folder().ok()).await.flatten();
             if let Some(mut changes) = folder.as_deref().and_then(watch) {
                 // Changes from before the watch stood: a file is there, or was.
                 let there = self.volumes_of(&folder.as_deref().map(files_of).unwrap_or_default());

@@ -292,7 +292,10 @@ impl Engine {
                 tracing::warn!(volume = %cell.id, %error, "reservations have changed, but not as requested");
             }
             Ok(()) if !is_gone(&now, change) => {
-                let why = format!("the kernel still shows what was to be taken away of volume {}", cell.id);
+                let why = format!(
+                    "the kernel still shows what was to be taken away of volume {}: ask again",
+                    cell.id
+                );
                 return Err(refused(why, Cure::Retry));
             }
             Ok(()) => {}
@@ -330,7 +333,7 @@ impl Engine {
         let names = spec.identity.names(cell.id, &self.shared.config.iqn_prefix);
         let now = self.read_reservations(cell, &names)?;
         if now.holder.as_ref().is_some_and(|now| now.is_same(holder)) {
-            let why = format!("the kernel still shows that {who} has reserved volume {}", cell.id);
+            let why = format!("the kernel still shows that {who} has reserved volume {}: ask again", cell.id);
             return Err(refused(why, Cure::Retry));
         }
         tracing::info!(volume = %cell.id, initiator = %who, "its reservation has ended with its session");

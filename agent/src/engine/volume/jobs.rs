@@ -21,6 +21,7 @@ use crate::engine::busy::Counted;
 use crate::engine::cell::{Cell, State};
 use crate::engine::{Engine, Refusal, is_tombstone, lock};
 use crate::lvm::{UploadOp, VolumeOp, Work};
+use crate::workers;
 
 /// Pieces per second at the limit, so that jobs take turns and a newer change does not wait.
 const PIECES_PER_SECOND: u64 = 4;
@@ -181,7 +182,7 @@ impl Pace {
             if left.is_zero() || stop() || lock(&self.0).version != version {
                 return;
             }
-            std::thread::sleep(left.min(WAIT_STEP));
+            workers::wait(left.min(WAIT_STEP));
         }
     }
 }

@@ -123,7 +123,10 @@ impl Engine {
         self.check_naa(cell, &Naa::of_serial(&cell.id.to_string()))?;
         match kept.map(|kept| &kept.kind) {
             Some(SpecKind::Spec(old)) if old.group != spec.group => {
-                let why = format!("volume {} lies in group {}; it cannot be moved", cell.id, old.group);
+                let (id, group) = (cell.id, &old.group);
+                let why = format!(
+                    "volume {id} lies in group {group} and cannot be moved: send the spec with group {group}"
+                );
                 return Err(Refusal::precondition(why, Cure::FixSpec));
             }
             Some(SpecKind::Spec(old))
@@ -133,7 +136,8 @@ impl Engine {
                     || spec.takes.is_some() && old.takes != spec.takes =>
             {
                 let why = format!(
-                    "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change",
+                    "volume {}: whether it is a snapshot, thin or thick, and what it was made from cannot change: send the \
+                     spec with these as they were, or make a new volume",
                     cell.id
                 );
                 return Err(Refusal::precondition(why, Cure::FixSpec));

@@ -71,7 +71,7 @@ impl Engine {
         let Some(old) = old.filter(|old| old.size > spec.size) else { return Ok(None) };
         let never = |has| {
             let why = format!(
-                "volume {} has {has}, and the spec says {}: a volume never shrinks",
+                "volume {} has {has}, and the spec says {}: a volume never shrinks; send {has} or more",
                 cell.id, spec.size
             );
             Err(Refusal::precondition(why, Cure::FixSpec))
