@@ -5,6 +5,7 @@
 //! symbolic link to another disk than the one that was opened.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -47,9 +48,30 @@ pub enum DiskOp {
     Unwritten,
 }
 
+impl fmt::Display for DiskOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open",
+            Self::Inquiry(page) => return write!(f, "INQUIRY of page {page:#04x}"),
+            Self::Size => "reading the size",
+            Self::Sequence => "reading the sequence number",
+            Self::SetReadOnly => "setting the read-only flag",
+            Self::GetReadOnly => "reading the read-only flag",
+            Self::Flush => "flush",
+            Self::DropPages => "dropping the cached pages",
+            Self::SetReadAhead => "setting the read-ahead",
+            Self::GetReadAhead => "reading the read-ahead",
+            Self::Holders => "search for holders",
+            Self::Layers => "search for layers",
+            Self::Usage => "search for users",
+            Self::Unwritten => "count of unwritten bytes",
+        })
+    }
+}
+
 /// Failure of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{op:?} of {}: {} ({errno:?}){}", .path.display(), .errno.desc(), .detail)]
+#[error("{op} of {}: {} ({errno:?}){}", .path.display(), .errno.desc(), .detail)]
 pub struct DiskError {
     /// Operation that failed.
     pub op: DiskOp,
@@ -239,4 +261,26 @@ pub trait Disks: Send + Sync {
     /// within some pages for each CPU: the kernel adds up its counts from time to time. `None` if
     /// the kernel does not tell: no debugfs (`/sys/kernel/debug/bdi`, kernel 6.1 and newer).
     fn unwritten(&self, device: &Path) -> Result<Option<u64>, DiskError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_operation_and_the_disk_in_words() {
+        let said = |op| {
+            let detail = ": CHECK CONDITION".to_owned();
+            DiskError { op, path: "/dev/sda".into(), errno: Errno::EIO, detail }.to_string()
+        };
+        assert_eq!(
+            said(DiskOp::Inquiry(0x83)),
+            "INQUIRY of page 0x83 of /dev/sda: I/O error (EIO): CHECK CONDITION"
+        );
+        assert_eq!(said(DiskOp::Inquiry(0)).split(" of /dev").next(), Some("INQUIRY of page 0x00"));
+        assert_eq!(
+            said(DiskOp::SetReadOnly),
+            "setting the read-only flag of /dev/sda: I/O error (EIO): CHECK CONDITION"
+        );
+    }
 }

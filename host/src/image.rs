@@ -378,8 +378,10 @@ impl Sandboxed {
         Ok(Self(child))
     }
 
+    /// Kills the program and its group, unless it was waited for: its number may be another
+    /// process's by then. What is left in the sandbox dies with it (`--die-with-parent`).
     fn kill(&mut self) {
-        if let Ok(pid) = i32::try_from(self.0.id()) {
+        if let (Ok(None), Ok(pid)) = (self.0.try_wait(), i32::try_from(self.0.id())) {
             // ESRCH: the group has gone already.
             let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
@@ -519,6 +521,7 @@ impl ImageServers for QemuServers {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -537,6 +540,33 @@ mod tests {
         assert_eq!(image.state().unwrap(), before);
         std::fs::write(folder.path().join("a"), b"abcd").unwrap();
         assert_ne!(image.state().unwrap(), before);
+    }
+
+    /// The number of a process that was waited for may be another one's. Here a member of its group
+    /// has outlived it, and tells whether a signal came.
+    #[test]
+    fn a_program_that_was_waited_for_gets_no_signal() {
+        let start = |script: &str| {
+            let mut command = std::process::Command::new("/bin/sh");
+            command.args(["-c", script]).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+            Sandboxed(command.stderr(Stdio::piped()).spawn().unwrap())
+        };
+        let member = "exec 3<&0; { read line <&3; echo alive; } 2>/dev/null &";
+        for (ends, told) in [(true, "alive\n"), (false, "")] {
+            let script = format!("echo why >&2; {member} {}", if ends { "" } else { "wait" });
+            let mut program = start(&script);
+            let (mut stdin, mut stdout) = (program.0.stdin.take().unwrap(), program.0.stdout.take().unwrap());
+            if ends {
+                assert!(program.0.wait().unwrap().success());
+                assert_eq!(program.said(), "why");
+            }
+            drop(program);
+            // A killed member reads nothing: EPIPE.
+            let _ = stdin.write_all(b"go\n");
+            let mut said = String::new();
+            stdout.read_to_string(&mut said).unwrap();
+            assert_eq!(said, told, "the program had ended: {ends}");
+        }
     }
 
     #[test]

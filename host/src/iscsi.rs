@@ -6,6 +6,7 @@
 //! synchronous `DESTROY_SESSION` (it holds the one mutex of all iSCSI management while it waits for
 //! I/O); a request without a deadline for its answer.
 
+use std::fmt;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -49,6 +50,24 @@ pub enum IscsiOp {
     UnbindSession,
     /// `DESTROY_SESSION_ASYNC` 43.
     DestroySession,
+}
+
+impl fmt::Display for IscsiOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Open => "open the kernel's initiator",
+            Self::CreateSession => "create a session",
+            Self::CreateConnection => "create the connection",
+            Self::BindConnection => "bind the connection",
+            Self::SetParam(param) => return write!(f, "set parameter {param:?}"),
+            Self::SendPdu => "send a PDU",
+            Self::StartConnection => "start the connection",
+            Self::StopConnection => "stop the connection",
+            Self::DestroyConnection => "destroy the connection",
+            Self::UnbindSession => "unbind the disks",
+            Self::DestroySession => "destroy the session",
+        })
+    }
 }
 
 /// Parameters of a session or connection (`enum iscsi_param`), by their kernel numbers.
@@ -105,7 +124,7 @@ pub struct KernelSession {
 
 /// A request that failed. Values are never part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("iSCSI {op:?} (session {sid:?}): {} ({errno:?})", .errno.desc())]
+#[error("iSCSI: cannot {op}{}: {} ({errno:?})", of_session(*.sid), .errno.desc())]
 pub struct IscsiError {
     /// Request that failed.
     pub op: IscsiOp,
@@ -113,6 +132,11 @@ pub struct IscsiError {
     pub sid: Option<u32>,
     /// The kernel's answer. ETIME: no answer came in time.
     pub errno: Errno,
+}
+
+/// Names a request's session, behind its operation; empty if it had none.
+fn of_session(sid: Option<u32>) -> String {
+    sid.map(|sid| format!(" of session {sid}")).unwrap_or_default()
 }
 
 /// Event of a session, from multicast group 1.
@@ -180,4 +204,22 @@ pub trait IscsiKernel: Send + Sync {
 pub trait IscsiEvents: Send {
     /// Returns the next event; `None` when none came within `wait`.
     fn next(&mut self, wait: Duration) -> Result<Option<IscsiEvent>, IscsiError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_request_and_its_session_in_words() {
+        let said = |op, sid| IscsiError { op, sid, errno: Errno::EINVAL }.to_string();
+        assert_eq!(
+            said(IscsiOp::SetParam(IscsiParam::IfaceName), Some(3)),
+            "iSCSI: cannot set parameter IfaceName of session 3: Invalid argument (EINVAL)"
+        );
+        assert_eq!(
+            said(IscsiOp::CreateSession, None),
+            "iSCSI: cannot create a session: Invalid argument (EINVAL)"
+        );
+    }
 }

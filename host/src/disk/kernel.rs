@@ -368,7 +368,7 @@ mod tests {
         let error = KernelDisks.size(&dangling).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("Open of {}: No such file or directory (ENOENT)", dangling.display())
+            format!("open of {}: No such file or directory (ENOENT)", dangling.display())
         );
     }
 
