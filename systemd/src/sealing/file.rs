@@ -337,9 +337,10 @@ pub fn add(origin: &Origin, from: &Origin, owner: Option<(u32, u32)>) -> Result<
 pub fn rotate(origin: &Origin) -> Result<Rotated, KeysError> {
     change(origin, |text| {
         let (id, line) = new_line()?;
-        let heading = text.lines().take_while(|line| line.trim().is_empty() || line.trim().starts_with('#'));
-        let split = heading.map(|line| line.len() + 1).sum::<usize>().min(text.len());
-        let (heading, keys) = text.split_at(split);
+        // With their ends, which may be of one byte or of two.
+        let lines = text.split_inclusive('\n');
+        let heading = lines.take_while(|line| line.trim().is_empty() || line.trim().starts_with('#'));
+        let (heading, keys) = text.split_at(heading.map(str::len).sum());
         let text = Zeroizing::new(format!("{heading}{}{keys}", line.as_str()));
         Ok((text, Rotated { id, path: origin.path().to_owned() }))
     })

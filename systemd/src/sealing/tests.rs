@@ -281,6 +281,31 @@ fn a_rotation_puts_a_new_key_before_the_others() {
 }
 
 #[test]
+fn a_rotation_puts_the_key_below_a_heading_of_any_line_ends() {
+    let top = tempfile::tempdir().unwrap();
+    let path = top.path().join("sealing.key");
+    let origin = Origin::Own(path.clone());
+    let headings = [
+        "# Schlüssel\r\n",
+        "# a\r\n# b\r\n\r\n# üüü\r\n",
+        "\r\n\r\n# €\r\n",
+        "# €\r\n# €\r\n# €\r\n",
+        "# €\n",
+    ];
+    for heading in headings {
+        for end in ["\r\n", "\n", ""] {
+            write(&path, &format!("{heading}{A}{end}"), 0o600);
+            let old = origin.load().unwrap().first();
+            let id = rotate(&origin).unwrap().id;
+            let ids: Vec<_> = origin.load().unwrap().ids().collect();
+            assert_eq!(ids, [id, old], "{heading:?} {end:?}");
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.starts_with(heading) && text.ends_with(&format!("{A}{end}")), "{text:?}");
+        }
+    }
+}
+
+#[test]
 fn two_rotations_at_once_do_not_lose_a_key() {
     let top = tempfile::tempdir().unwrap();
     let path = top.path().join("sealing.key");
