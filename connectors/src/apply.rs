@@ -34,8 +34,8 @@ const DEVICE_WAIT: Duration = Duration::from_secs(1);
 /// when another process is removing it.
 const DELETE_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum number of looks in one pass. The longest way (a stale session asked for anew, a wrong
-/// disk deleted, found again, writable, linked) takes 8.
+/// Maximum number of looks in one pass. The longest way (a newer spec for a session that has ended,
+/// a wrong disk deleted, found again, writable, linked) takes 8.
 const ROUNDS_MAX: usize = 10;
 
 /// Observes the steps of a plan: for stuck calls and fault points.

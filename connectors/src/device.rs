@@ -260,11 +260,18 @@ pub(crate) fn delete(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     }
 }
 
+/// Word for a disk's `state` that makes it refuse everything. The kernel compares a word with the
+/// line feed after it: without one the write is EINVAL (`store_state_field`, 6.1).
+pub(crate) const OFFLINE: &[u8] = b"offline\n";
+
+/// Word for a disk's `state` that makes it run again; see [`OFFLINE`].
+pub(crate) const RUNNING: &[u8] = b"running\n";
+
 /// Makes a disk refuse everything at once, so that the commands of its removal do not wait for a
 /// target that does not answer. Two other disks are accepted: one that is gone, and a blocked one,
 /// which cannot be set offline but whose removal sends no command then.
 pub(crate) fn offline(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
-    match sys.write(&address(unit).join("state"), b"offline") {
+    match sys.write(&address(unit).join("state"), OFFLINE) {
         Err(error) if is_gone(error.errno) || error.errno == Errno::EINVAL => Ok(()),
         result => result,
     }

@@ -455,16 +455,20 @@ impl State {
     pub(crate) fn ensure(&mut self, spec: &SessionSpec) -> SessionStatus {
         let portal = spec.portals[0];
         let again = if let Some((kept, status)) = self.sessions.get_mut(&spec.volume) {
+            use SessionState::{Connecting, Ending, Failed, Forbidden, LoggedIn, Recovering, WrongDisk};
             let newer = spec.generation > status.generation;
+            // A session that has ended takes nothing but a newer spec.
+            if matches!(status.state, Forbidden | Failed | WrongDisk) && !newer {
+                return status.clone();
+            }
             *kept = spec.clone();
             status.secrets = spec.secrets();
             if newer {
                 status.generation = spec.generation;
             }
             match status.state {
-                SessionState::LoggedIn | SessionState::Recovering | SessionState::Connecting => false,
-                SessionState::Forbidden => newer,
-                SessionState::Failed | SessionState::WrongDisk | SessionState::Ending => true,
+                LoggedIn | Recovering | Connecting => false,
+                Forbidden | Failed | WrongDisk | Ending => true,
             }
         } else {
             let status = fresh(spec, portal);

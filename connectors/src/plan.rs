@@ -32,9 +32,6 @@ pub enum Wanted {
         spec: Box<ConnectionSpec>,
         /// Generation of the spec.
         generation: Generation,
-        /// Somebody asked for the connection anew: an attempt that failed for good is repeated
-        /// once.
-        anew: bool,
         /// Seconds that I/O waits for a lost session.
         recovery_timeout_s: u32,
     },
@@ -215,7 +212,7 @@ impl Present<'_> {
     }
 
     fn with(&mut self, session: &SessionStatus) {
-        let Wanted::Present { generation, anew, .. } = *self.wanted else { return };
+        let Wanted::Present { generation, .. } = *self.wanted else { return };
         if session.target != self.spec.target || session.initiator != self.spec.initiator {
             self.unlink_all("the session has other names than the spec");
             let why = format!(
@@ -256,9 +253,8 @@ impl Present<'_> {
             }
             SessionState::Forbidden | SessionState::Failed | SessionState::WrongDisk => {
                 self.unlink_all("its session has ended");
-                let again = newer || (anew && session.state != SessionState::Forbidden);
-                if again && !self.view.tried.has(Once::Login) {
-                    self.login("asked for anew");
+                if newer && !self.view.tried.has(Once::Login) {
+                    self.login("a newer spec asks for what has ended");
                 } else {
                     self.ended(session);
                 }

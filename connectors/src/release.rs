@@ -9,6 +9,7 @@
 //! disk touched that is not a verified one of ours; a wait without an end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,6 +56,10 @@ pub trait Door: Send + Sync {
     fn run(&self, command: &Command) -> Result<(), String>;
     /// Writes out the disk's pages in the page cache, and makes the disk write out its own cache.
     fn flush(&self, disk: &OurDisk) -> Result<(), String>;
+    /// Starts the thread of one disk.
+    fn start(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        thread::Builder::new().name(name).spawn(work).map(drop)
+    }
     /// Waits a moment before the next look.
     fn pause(&self) {
         thread::sleep(LOOK_AGAIN);
@@ -75,32 +80,32 @@ pub enum Released {
     Not(String),
 }
 
-/// Releases every disk within this time. The results are by device. The error means that nobody
-/// knows which disks are ours.
+/// Releases every disk within this time. The results are by device. An error means that nobody
+/// knows which disks are ours; whatever happens to one disk is that disk's result.
 pub fn release(door: &Arc<dyn Door>, within: Duration) -> Result<BTreeMap<PathBuf, Released>, String> {
     let until = clock::instant() + within;
     let disks = door.disks()?;
     let (tell, told) = mpsc::channel();
     let waits = Arc::new(Mutex::new(BTreeMap::new()));
+    let mut went = BTreeMap::new();
     for disk in &disks {
         tracing::info!(device = %disk.device.display(), volume = %disk.volume, "letting go");
-        let (door, tell, waits, disk) = (door.clone(), tell.clone(), waits.clone(), disk.clone());
+        let (its, tell, waits, ours) = (door.clone(), tell.clone(), waits.clone(), disk.clone());
         let name = format!("release-{}", disk.sequence);
         let work = move || {
-            let one = One { door: &*door, disk: &disk, until, waits: &waits };
+            let one = One { door: &*its, disk: &ours, until, waits: &waits };
             let went = one.release();
             // An error means that nobody listens any more: the time is over.
-            drop(tell.send((disk.device.clone(), went)));
+            drop(tell.send((ours.device.clone(), went)));
         };
-        drop(
-            thread::Builder::new()
-                .name(name)
-                .spawn(work)
-                .map_err(|error| format!("start a thread: {error}"))?,
-        );
+        // The other disks go all the same: data that nobody flushes may be lost.
+        if let Err(error) = door.start(name, Box::new(work)) {
+            let how = Released::Not(format!("cannot start a thread for it ({error}): it is left as it is"));
+            report(&disk.device, &how);
+            went.insert(disk.device.clone(), how);
+        }
     }
     drop(tell);
-    let mut went = BTreeMap::new();
     while let Ok((device, how)) = told.recv_timeout(until.saturating_duration_since(clock::instant())) {
         report(&device, &how);
         went.insert(device, how);

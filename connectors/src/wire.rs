@@ -181,12 +181,12 @@ pub enum SessionState {
     /// The daemon ends the session.
     Ending,
     /// The target has refused this host for the session's whole recovery time: ended, not tried
-    /// again until asked anew.
+    /// again until a newer spec asks for it.
     Forbidden,
     /// No login is possible (wrong credentials, wrong answers of the target): not tried again until
-    /// asked anew.
+    /// a newer spec asks for it.
     Failed,
-    /// A recovery found another disk: ended, not tried again until asked anew.
+    /// A recovery found another disk: ended, not tried again until a newer spec asks for it.
     WrongDisk,
 }
 

@@ -62,7 +62,7 @@ fn present(counter: u64, attachments: &[(u8, Mode)]) -> Wanted {
 
 fn wanted(counter: u64, spec: ConnectionSpec) -> Wanted {
     let generation = Generation { epoch: 1, counter };
-    Wanted::Present { spec: Box::new(spec), generation, anew: false, recovery_timeout_s: 120 }
+    Wanted::Present { spec: Box::new(spec), generation, recovery_timeout_s: 120 }
 }
 
 fn absent(revoked: bool) -> Wanted {
@@ -352,6 +352,18 @@ fn a_held_disk_goes_only_when_the_host_is_revoked() {
     site.is_gone();
 }
 
+#[test]
+fn a_revoked_disk_is_offline_when_it_is_deleted() {
+    let site = Site::attached(RW);
+    site.world.revoke();
+    assert_eq!(site.report(&absent(true)).phase, ConnectionPhase::Gone);
+    assert_eq!(site.world.deleted(), ["3:0:0:7 was offline"]);
+    // The control: a disk that the target still serves runs until it goes.
+    let site = Site::attached(RW);
+    assert_eq!(site.report(&absent(false)).phase, ConnectionPhase::Gone);
+    assert_eq!(site.world.deleted(), ["3:0:0:7 was running"]);
+}
+
 /// After a reboot only the record knows the volume, and the kernel finds every LUN by itself.
 #[test]
 fn what_the_kernel_finds_after_a_reboot_goes_with_its_tombstone() {
@@ -375,6 +387,22 @@ fn a_number_is_one_volumes_at_a_time() {
     site.world.shows(port(10), LUN, Some(Unit::of(volume(2), SIZE)));
     assert!(site.make(&second).left.unwrap().is_quiet());
     assert!(site.link(LinkName::Volume(volume(2))).is_some());
+}
+
+#[test]
+fn a_foreign_object_in_place_of_a_claim_is_named_and_stays() {
+    let site = Site::new();
+    site.grant();
+    let claim = site.dir.path().join("state").join(format!("{:016x}-{LUN}", port(1).as_u64()));
+    std::fs::create_dir(claim.parent().unwrap()).unwrap();
+    std::fs::write(&claim, "somebody's").unwrap();
+    let error = site.make(&present(1, RW)).left.unwrap_err();
+    let text = mooring_model::Chain(&error).to_string();
+    let say = format!("{} is no link of Mooring's: remove it", claim.display());
+    assert!(text.contains(&say) && error.cure() == Cure::Operator, "{text}");
+    assert_eq!(std::fs::read_to_string(&claim).unwrap(), "somebody's");
+    std::fs::remove_file(&claim).unwrap();
+    assert_eq!(site.report(&present(1, RW)).phase, ConnectionPhase::Ready);
 }
 
 #[test]

@@ -68,7 +68,6 @@ fn wanted_spec(counter: u64, spec: ConnectionSpec) -> Wanted {
     Wanted::Present {
         spec: Box::new(spec),
         generation: Generation { epoch: 1, counter },
-        anew: false,
         recovery_timeout_s: 120,
     }
 }
@@ -421,7 +420,6 @@ fn an_attach_takes_few_calls() {
         let want = Wanted::Present {
             spec: Box::new(spec),
             generation: Generation { epoch: 1, counter: 1 },
-            anew: false,
             recovery_timeout_s: 120,
         };
         let door = site.world.door(None);
@@ -513,7 +511,7 @@ fn a_volume_that_grew_is_read_again_under_its_paths() {
     let larger = |counter| {
         let spec = ConnectionSpec { size: ByteSize(2 * SIZE), ..spec(&attachments) };
         let generation = Generation { epoch: 1, counter };
-        Wanted::Present { spec: Box::new(spec), generation, anew: false, recovery_timeout_s: 120 }
+        Wanted::Present { spec: Box::new(spec), generation, recovery_timeout_s: 120 }
     };
     // The new size comes before the target shows it: the paths stay, and the report says so.
     let left = site.make(&larger(2)).left.unwrap();
@@ -560,17 +558,26 @@ fn the_effective_mode_follows_the_attachments() {
 }
 
 #[test]
-fn what_has_ended_is_not_tried_again_until_asked_anew() {
+fn what_has_ended_is_tried_again_for_a_newer_spec_only() {
     for state in [SessionState::Forbidden, SessionState::Failed, SessionState::WrongDisk] {
         let site = Site::new();
         let want = present(1, &[(1, Mode::ReadWrite)]);
+        let seen = view(&site.world.door(None).parts(), &want, &mut Memory::default()).unwrap();
+        let first = plan(&want, &seen);
+        assert!(matches!(&first.steps[..], [Step { op: Op::Login { .. }, .. }]), "{first:?}");
         assert!(site.make(&want).left.unwrap().is_quiet());
         site.world.end_as(volume(), state, "said by sessiond");
         let door = site.world.door(None);
         let left = make(&door.parts(), &want, &mut Memory::default(), &mut ()).left.unwrap();
         assert!(left.blocked[0].why.contains("said by sessiond"), "{left:?}");
         assert!(door.log().iter().all(|line| line.starts_with("unlink")), "{:?}", door.log());
+        // The same spec is asked for once more. The sessions ignore it, too, as the daemon does.
+        let left = site.make(&want).left.unwrap();
+        assert!(left.blocked[0].why.contains("until a newer spec asks for it"), "{left:?}");
+        apply(&first, &door.parts(), &mut Memory::default(), &mut ()).unwrap();
+        assert_eq!((site.state(), site.world.logins()), (Some(state), 1));
         assert!(site.make(&present(2, &[(1, Mode::ReadWrite)])).left.unwrap().is_quiet());
+        assert_eq!(site.world.logins(), 2);
         assert_eq!(site.world.violations(), Vec::<String>::new());
     }
 }

@@ -2,14 +2,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mooring_connectors::client::Client;
 use mooring_connectors::sessiond::StartError;
 use mooring_connectors::sessiond::steps::{FaultPoint, Side, Step};
 use mooring_connectors::wire::{End, SessionState, SessionStatus};
+use mooring_host::fake::Faulty;
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk};
-use mooring_host::{IscsiKernel, IscsiParam, Tree, TreePath};
+use mooring_host::{Errno, IscsiKernel, IscsiOp, IscsiParam, Tree, TreePath};
 
 use crate::sessiond_common::{BOOT, INITIATOR, PATIENCE, Rig, SECRET, USER, log};
 
@@ -474,6 +476,41 @@ fn an_orphan_is_taken_over_or_ended_when_somebody_asks() {
             }
         }
     }
+}
+
+/// Logs in a session of the rig's volume that no journal has. Returns its number.
+fn orphan(rig: &Rig, n: u8) -> u32 {
+    let (initiator, name) = ("iqn.1993-08.org.debian:01:y", format!("mooring-{}", rig.volume));
+    rig.host.log_in(&rig_open(rig), initiator, &name, [0x80, 0, 0, 0, 0, n]).unwrap().sid
+}
+
+#[test]
+fn an_orphan_that_the_kernel_keeps_does_not_hide_the_next_one() {
+    let rig = Rig::new();
+    let orphans = [1, 2].map(|n| orphan(&rig, n));
+    let _daemon = rig.start();
+    rig.host.fail(IscsiOp::DestroySession, 1, Errno::EBUSY);
+    let error = rig.client().end(rig.volume, End::Cut, PATIENCE).unwrap_err().to_string();
+    assert!(error.contains(&format!("session {}", orphans[0])), "{error}");
+    assert_eq!(rig.host.sessions(), orphans);
+    assert_eq!(rig.client().end(rig.volume, End::Cut, PATIENCE).unwrap(), None);
+    assert_eq!(rig.host.sessions(), Vec::<u32>::new(), "gone is said of all of them");
+}
+
+#[test]
+fn an_orphan_that_cannot_be_looked_at_is_not_gone() {
+    let mut rig = Rig::new();
+    let sys = Faulty::new(rig.host.clone());
+    rig.sys = Some(Arc::new(sys.clone()));
+    let sid = orphan(&rig, 1);
+    let _daemon = rig.start();
+    let of = format!("session{sid}");
+    sys.fail_when(Errno::EIO, move |_, path| path.as_str().contains(&of));
+    let error = rig.client().end(rig.volume, End::Cut, PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("ask again"), "{error}");
+    sys.clear();
+    assert_eq!(rig.client().end(rig.volume, End::Cut, PATIENCE).unwrap(), None);
+    assert_eq!(rig.host.sessions(), Vec::<u32>::new());
 }
 
 /// Returns the target, with access for the two foreign initiators.

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_host::Holder;
-use mooring_model::limit::OPAQUE_BYTES_MAX;
 use mooring_model::{Chain, ClusterId, ConnectionSpec, Cure, Fence, VolumeId, Wwpn};
 use prost::Message;
 
 use super::cell::{Cell, KeptSpec, SpecKind};
 use super::{Admitted, ConnectionRequest, Connections, PutConnection};
 use crate::clock;
-use crate::engine::{Refusal, lock};
+use crate::engine::{Engine, Refusal, lock};
 use crate::object::admission::Claim;
 use crate::store::{Kind, StoreError, StoredContent, StoredSpec};
+use crate::workers;
 
 /// Time that holders get to close the disk before a detach is refused. udev opens every new disk,
 /// and every disk closed after a write, for a moment.
@@ -43,13 +43,6 @@ pub(super) fn stored(stored: &StoredSpec) -> Result<KeptSpec, StoreError> {
 }
 
 impl Connections {
-    fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
-        match self.shared.engine.cluster()? {
-            Some(pinned) if pinned != sender => Err(Refusal::OtherCluster { pinned, sender }),
-            Some(_) | None => Ok(()),
-        }
-    }
-
     /// Takes a change.
     pub(super) fn admit(
         &self,
@@ -57,18 +50,13 @@ impl Connections {
         put: PutConnection,
         claim: &Claim,
     ) -> Result<Admitted, Refusal> {
-        if put.opaque.len() > OPAQUE_BYTES_MAX {
-            let why = format!("{} bytes are more than {OPAQUE_BYTES_MAX}", put.opaque.len());
-            return Err(Refusal::field("opaque", why));
-        }
-        self.check_sender(put.cluster)?;
+        Engine::check_opaque(&put.opaque)?;
+        self.shared.engine.check_sender(put.cluster)?;
         let kept = cell.state().kept_spec().cloned();
-        if fence(cell.id, &put, kept.as_ref())? == Fence::Same {
-            let mut state = cell.state();
-            // A sender that asks again wants the present state, and another try of what failed for
-            // good.
-            state.ask_anew();
-            return Ok(Admitted { durable: put.decoded.elapsed(), after: state.turn.passes() });
+        let object = format!("the connection to volume {}", cell.id);
+        let kept_stamp = kept.as_ref().map(|kept| &kept.stamp);
+        if Engine::check_fence(&object, &put.stamp, kept_stamp)? == Fence::Same {
+            return Ok(Admitted { durable: put.decoded.elapsed(), after: cell.state().turn.passes() });
         }
         let (kind, stored) = match put.request {
             ConnectionRequest::Spec(spec) => {
@@ -106,7 +94,7 @@ impl Connections {
         }
         // The first sender whose spec is taken pins the agent; another may have been first
         // meanwhile.
-        self.check_sender(sender)?;
+        self.shared.engine.check_sender(sender)?;
         let store = self.shared.engine.store();
         store.pin(sender).map_err(Refusal::Store)?;
         store
@@ -166,7 +154,7 @@ impl Connections {
             if began.elapsed() >= patience {
                 break holders;
             }
-            std::thread::sleep(HELD_BRIEFLY / 5);
+            workers::wait(HELD_BRIEFLY / 5);
         };
         let names: Vec<_> = holders.iter().map(mooring_connectors::holder_name).collect();
         let why =
@@ -177,17 +165,6 @@ impl Connections {
 
 fn is_udev(holder: &Holder) -> bool {
     matches!(holder, Holder::Process { name, .. } if mooring_connectors::is_udev(name))
-}
-
-fn fence(volume: VolumeId, put: &PutConnection, kept: Option<&KeptSpec>) -> Result<Fence, Refusal> {
-    let object = format!("the connection to volume {volume}");
-    let kept = kept.map(|kept| &kept.stamp);
-    let generation = kept.map_or(put.stamp.generation, |kept| kept.generation);
-    match put.stamp.fence(kept) {
-        fence @ (Fence::Newer | Fence::Same) => Ok(fence),
-        Fence::Stale => Err(Refusal::Stale { object, arrived: put.stamp.generation, kept: generation }),
-        Fence::Conflict => Err(Refusal::Conflict { object, generation }),
-    }
 }
 
 fn port_of(spec: &ConnectionSpec) -> Option<Wwpn> {
@@ -201,7 +178,7 @@ fn changed(kept: &ConnectionSpec, new: &ConnectionSpec) -> Option<&'static str> 
         ("target", kept.target != new.target),
         ("portal group", kept.tpg != new.tpg),
         ("LUN", kept.lun != new.lun),
-        ("way (iSCSI, or a port of Fibre Channel)", port_of(kept) != port_of(new)),
+        ("transport (iSCSI, or a Fibre Channel port)", port_of(kept) != port_of(new)),
         ("NAA", kept.naa != new.naa),
         ("serial", kept.serial != new.serial),
     ]

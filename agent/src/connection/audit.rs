@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::Connections;
 use super::cell::{Audit, Cell};
 use crate::engine::Refusal;
+use crate::workers;
 
 /// Seconds from one walk to the next, if nothing changes.
 const EVERY_S: u32 = 60;
@@ -159,7 +160,7 @@ impl Connections {
         if !first.values().flatten().any(is_wrong) {
             return Ok(first);
         }
-        std::thread::sleep(USED_BRIEFLY);
+        workers::wait(USED_BRIEFLY);
         let second = self.users(disks)?;
         let both = |(path, users): (PathBuf, BTreeSet<DiskUser>)| {
             let stay = second.get(&path)?.intersection(&users).cloned().collect();
@@ -192,7 +193,7 @@ impl Connections {
     /// Looks now for the users of a connection's disk.
     pub async fn check_disk(&self, volume: VolumeId) -> Result<DiskCheck, Refusal> {
         let Some(cell) = self.known_cell(volume).filter(|cell| Self::has_spec(cell)) else {
-            let why = format!("this host has no connection to volume {volume}");
+            let why = format!("this host has no connection to volume {volume}: attach it first");
             return Err(Refusal::precondition(why, Cure::FixSpec));
         };
         let checks = &self.shared.audits.checks;
@@ -207,13 +208,16 @@ impl Connections {
             drop(place);
             drop(done.send(checked));
         });
-        if let Ok(Ok(checked)) = tokio::time::timeout(KERNEL_ANSWER_DEADLINE, result).await {
-            return checked;
-        }
-        let why = format!(
-            "the look for who uses the disk of volume {volume} has not returned after {} s: a process of this host hangs; ask again",
-            KERNEL_ANSWER_DEADLINE.as_secs()
-        );
+        let why = match tokio::time::timeout(KERNEL_ANSWER_DEADLINE, result).await {
+            Ok(Ok(checked)) => return checked,
+            Ok(Err(_)) => format!(
+                "the look for who uses the disk of volume {volume} ended without an answer: ask again; the agent's log may say why"
+            ),
+            Err(_) => format!(
+                "the look for who uses the disk of volume {volume} has not returned after {} s: a process of this host hangs; ask again",
+                KERNEL_ANSWER_DEADLINE.as_secs()
+            ),
+        };
         Err(Refusal::precondition(why, Cure::Retry))
     }
 

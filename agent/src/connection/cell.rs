@@ -123,8 +123,6 @@ struct Told(Option<SessionStatus>);
 #[derive(Debug, Default)]
 pub(crate) struct State {
     kept_spec: Option<KeptSpec>,
-    /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
-    anew: bool,
     /// The turn of the connection's passes.
     pub(super) turn: Turn,
     at_work: Option<AtWork>,
@@ -147,8 +145,6 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(super) struct Begins {
     pub(super) kept_spec: KeptSpec,
-    /// `true` if the sender asked once more for the same spec: a failure for good is tried again.
-    pub(super) anew: bool,
     /// The pass's number.
     pub(super) pass: u64,
     /// The memory of the pass before.
@@ -177,12 +173,6 @@ impl State {
     /// Takes the spec or tombstone as the store has it.
     pub(super) fn set_spec(&mut self, kept_spec: KeptSpec) {
         self.kept_spec = Some(kept_spec);
-        self.anew = false;
-    }
-
-    /// Has the next pass try again what failed for good.
-    pub(super) fn ask_anew(&mut self) {
-        self.anew = true;
     }
 
     /// Begins a pass. `None` if none was asked for, one is at work, or nothing is wanted.
@@ -195,7 +185,7 @@ impl State {
         let Begun { pass, .. } = self.turn.begin()?;
         let mut memory = std::mem::take(&mut self.memory);
         memory.unwritten = memory.unwritten.max(self.unwritten.take());
-        Some(Begins { kept_spec, anew: std::mem::take(&mut self.anew), pass, memory })
+        Some(Begins { kept_spec, pass, memory })
     }
 
     /// Asks for another pass if a report during the last one differs from what that pass saw.
@@ -244,9 +234,10 @@ impl State {
             && self.last_report().is_some_and(|report| report.phase == ConnectionPhase::Gone)
     }
 
-    /// Takes note of the bytes that were not written when the session was cut beside a pass.
+    /// Takes note of the bytes that were not written when the session was cut beside a pass. A
+    /// later call finds no session, and so no bytes.
     pub(super) fn note_unwritten(&mut self, unwritten: Option<u64>) {
-        self.unwritten = unwritten;
+        self.unwritten = self.unwritten.max(unwritten);
     }
 
     /// The last look at the users of the disk.
@@ -340,5 +331,21 @@ impl Cell {
 
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_revoke_keeps_the_number_of_unwritten_bytes() {
+        let mut state = State::default();
+        state.note_unwritten(Some(4096));
+        // The session is gone: nothing is counted.
+        state.note_unwritten(None);
+        assert_eq!(state.unwritten, Some(4096));
+        state.note_unwritten(Some(8192));
+        assert_eq!(state.unwritten, Some(8192));
     }
 }

@@ -66,12 +66,11 @@ impl Connections {
         }
     }
 
-    fn wanted(&self, volume: VolumeId, kept_spec: &KeptSpec, anew: bool) -> Wanted {
+    fn wanted(&self, volume: VolumeId, kept_spec: &KeptSpec) -> Wanted {
         match &kept_spec.kind {
             SpecKind::Spec(spec) => Wanted::Present {
                 spec: spec.clone(),
                 generation: kept_spec.stamp.generation,
-                anew,
                 recovery_timeout_s: self.shared.parts.recovery_timeout_s,
             },
             SpecKind::Tombstone { revoked } => Wanted::Absent { volume, revoked: *revoked },
@@ -79,8 +78,8 @@ impl Connections {
     }
 
     fn pass(&self, cell: &Arc<Cell>, begun: Begins) {
-        let Begins { kept_spec, anew, pass, mut memory } = begun;
-        let wanted = self.wanted(cell.id, &kept_spec, anew);
+        let Begins { kept_spec, pass, mut memory } = begun;
+        let wanted = self.wanted(cell.id, &kept_spec);
         let detaches = matches!(kept_spec.kind, SpecKind::Tombstone { .. });
         let _busy = detaches.then(|| self.shared.engine.busy(Task::Detach));
         let mut watch = Watch { cell, generation: kept_spec.stamp.generation };

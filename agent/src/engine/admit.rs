@@ -25,7 +25,7 @@ pub(super) struct Keep<'a> {
 }
 
 impl Engine {
-    pub(super) fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
+    pub(crate) fn check_sender(&self, sender: ClusterId) -> Result<(), Refusal> {
         match self.shared.store.cluster().map_err(Refusal::Store)? {
             Some(pinned) if pinned != sender => Err(Refusal::OtherCluster { pinned, sender }),
             Some(_) | None => Ok(()),
@@ -65,7 +65,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn check_fence(object: &str, stamp: &Stamp, kept: Option<&Stamp>) -> Result<Fence, Refusal> {
+    pub(crate) fn check_fence(object: &str, stamp: &Stamp, kept: Option<&Stamp>) -> Result<Fence, Refusal> {
         let fence = stamp.fence(kept);
         let kept = kept.map_or(stamp.generation, |kept| kept.generation);
         match fence {
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn check_opaque(opaque: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn check_opaque(opaque: &[u8]) -> Result<(), Refusal> {
         if opaque.len() > OPAQUE_BYTES_MAX {
             return Err(Refusal::field(
                 "opaque",

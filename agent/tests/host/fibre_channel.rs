@@ -127,7 +127,7 @@ fn what_is_told_of_a_shared_host_wakes_whose_disk_it_is() {
 }
 
 #[test]
-fn a_way_does_not_change_under_a_connection() {
+fn a_transport_does_not_change_under_a_connection() {
     let fc = Fc::showing(&[7]);
     let (agent, _tell) = fc.start();
     agent.make(put_spec(7, 1, spec(&agent, 7)));
@@ -136,7 +136,7 @@ fn a_way_does_not_change_under_a_connection() {
     for changed in [other, agent.spec(7, &[(7, RW)])] {
         let changed = mooring_api::v1::ConnectionSpec { lun: 7, ..changed };
         let refused = agent.try_put(put_spec(7, 2, changed));
-        assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["the way", "detach it first"]);
+        assert_refused(refused, Code::FailedPrecondition, "fix_spec", &["the transport", "detach it first"]);
     }
     agent.crash();
     let (agent, _tell) = fc.start();

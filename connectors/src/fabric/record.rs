@@ -132,7 +132,13 @@ impl Records {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed("make", &link)(error)),
             }
-            let whose = fs::read_link(&link).map_err(failed("read", &link))?;
+            let whose = fs::read_link(&link).map_err(|error| match error.kind() {
+                ErrorKind::InvalidInput => ClientError::Fabric {
+                    text: format!("{} is no link of Mooring's: remove it", link.display()),
+                    cure: Cure::Operator,
+                },
+                _ => failed("read", &link)(error),
+            })?;
             if whose == Path::new(&own) {
                 return Ok(());
             }
@@ -148,7 +154,7 @@ impl Records {
             }
             remove(&link)?;
         }
-        let text = format!("{} was not made by Mooring", link.display());
+        let text = format!("{} is made again by another process each time; tried again", link.display());
         Err(ClientError::Fabric { text, cure: Cure::Retry })
     }
 

@@ -6,7 +6,8 @@
 //! The fake behaves as the kernel (6.1, `scsi_transport_fc.c`, and the scenario `fc-main-job`). A
 //! scan of a port that is not online does nothing and succeeds. A scan of an existing LUN does not
 //! read it again. A port that comes finds all LUNs that it is shown. A port that is lost blocks its
-//! disks, and loses them when its timer runs out.
+//! disks, and loses them when its timer runs out. A word for a disk's state without a line feed
+//! after it is refused.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ struct FcState {
     next: u64,
     log: Vec<String>,
     violations: Vec<String>,
+    /// Disks that were deleted, with the state that each had then.
+    deleted: Vec<(Address, &'static str)>,
     /// The target has revoked this host: its disks may go, whoever holds them.
     revoked: bool,
     run_dir: PathBuf,
@@ -68,6 +71,7 @@ impl FcWorld {
             next: 0,
             log: Vec::new(),
             violations: Vec::new(),
+            deleted: Vec::new(),
             revoked: false,
             run_dir: run_dir.to_owned(),
         })))
@@ -164,6 +168,14 @@ impl FcWorld {
         std::mem::take(&mut self.lock().log)
     }
 
+    /// Lists the disks that were deleted so far, as `host:channel:target:lun was <state>`.
+    pub fn deleted(&self) -> Vec<String> {
+        let was = |((host, channel, id, lun), word): &(Address, &str)| {
+            format!("{host}:{channel}:{id}:{lun} was {word}")
+        };
+        self.lock().deleted.iter().map(was).collect()
+    }
+
     /// Returns everything that must never happen and did.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
@@ -208,7 +220,8 @@ impl FcState {
     }
 
     fn delete(&mut self, at: Address) {
-        let Some((sdev, _)) = self.sdevs.get(&at) else { return };
+        let Some((sdev, word)) = self.sdevs.get(&at) else { return };
+        self.deleted.push((at, *word));
         let (name, held) = (sdev.name.clone(), !sdev.holders.is_empty() && !self.revoked);
         if held {
             self.violations.push(format!("{name} was deleted while held"));
@@ -242,12 +255,14 @@ impl FcState {
                     sdev.read_ahead = READ_AHEAD_DEFAULT;
                 }
             }
-            ("state", "offline") => {
+            // The kernel compares the word with the line feed after it (6.1).
+            ("state", "offline\n") => {
                 let word = self.sdevs.get_mut(&at).map(|(_, word)| word);
                 let word =
                     word.filter(|word| ["running", "offline"].contains(&**word)).ok_or(Errno::EINVAL)?;
                 *word = "offline";
             }
+            ("state", "offline") => return Err(Errno::EINVAL),
             _ => self.violations.push(format!("{value:?} written to {path}")),
         }
         Ok(())
@@ -375,7 +390,7 @@ impl Tree for FcDoor {
     fn write(&self, path: &TreePath, value: &[u8]) -> Result<(), TreeError> {
         let text = String::from_utf8_lossy(value).into_owned();
         let name = path.as_str().replace("class/", "").replace("/device", "");
-        self.act(format!("{name} = {text}"), |state| state.write(path.as_str(), &text))
+        self.act(format!("{name} = {}", text.trim_end()), |state| state.write(path.as_str(), &text))
             .map_err(fail(TreeOp::Write, path))
     }
 

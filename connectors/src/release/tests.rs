@@ -10,6 +10,8 @@ struct Fake {
     disks: Mutex<Vec<FakeDisk>>,
     /// Everything that was done, in order.
     done: Mutex<Vec<String>>,
+    /// Name of the thread that cannot be started.
+    no_thread: Option<&'static str>,
 }
 
 #[derive(Clone, Default)]
@@ -29,7 +31,7 @@ impl FakeDisk {
         OurDisk {
             volume: VolumeId::from_u128(self.number),
             device: format!("/dev/sd{}", self.number).into(),
-            sequence: 7,
+            sequence: 6 + u64::try_from(self.number).unwrap(),
         }
     }
 }
@@ -106,6 +108,13 @@ impl Door for Fake {
     fn flush(&self, disk: &OurDisk) -> Result<(), String> {
         self.note(format!("flush {}", disk.device.display()));
         Ok(())
+    }
+
+    fn start(&self, name: String, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        if self.no_thread == Some(&*name) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        thread::Builder::new().name(name).spawn(work).map(drop)
     }
 
     fn pause(&self) {
@@ -203,6 +212,21 @@ fn a_disk_that_does_not_answer_holds_up_no_other() {
         "{went:?}"
     );
     assert_eq!(went[Path::new("/dev/sd2")], Released::Whole);
+}
+
+#[test]
+fn a_disk_without_a_thread_holds_up_no_other() {
+    let disks = [mounted(1, &["/a"]), mounted(2, &["/b"]), mounted(3, &["/c"])];
+    for (without, name) in [("/dev/sd1", "release-7"), ("/dev/sd2", "release-8"), ("/dev/sd3", "release-9")] {
+        let disks = Mutex::new(disks.to_vec());
+        let fake = Arc::new(Fake { disks, no_thread: Some(name), ..Fake::default() });
+        let door: Arc<dyn Door> = fake.clone();
+        let mut went = release(&door, LONG).unwrap();
+        let how = went.remove(Path::new(without)).unwrap();
+        assert!(matches!(&how, Released::Not(why) if why.contains("cannot start a thread")), "{how:?}");
+        assert_eq!(went.into_values().collect::<Vec<_>>(), [Released::Whole, Released::Whole]);
+        assert!(!fake.done.lock().unwrap().contains(&format!("flush {without}")));
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use super::journal::EntryState;
 use super::session::{Phase, Session, Wake};
 use super::steps::{Step, Steps};
 use super::sysfs;
+use crate::device;
 use crate::wire::SessionState;
 
 /// Checks of one session's disk.
@@ -88,7 +89,7 @@ impl Checks {
 pub(super) fn set_running(sys: &dyn Tree, steps: &Steps, kernel: KernelSession, lun: u16) {
     let state = sysfs::unit_path(kernel.host, kernel.sid, lun).join("state");
     if sys.read_text(&state).is_ok_and(|state| state == "offline")
-        && let Err(error) = steps.step(Step::DeviceState, || sys.write(&state, b"running\n"))
+        && let Err(error) = steps.step(Step::DeviceState, || sys.write(&state, device::RUNNING))
     {
         tracing::warn!(sid = kernel.sid, %error, "the disk's state cannot be set");
     }
@@ -274,12 +275,10 @@ impl Session {
     }
 
     /// Sets the disk's device offline. `false`: that failed.
-    ///
-    /// The kernel compares the word with the line feed after it: without one it is EINVAL (6.1).
     fn set_offline(&self, kernel: KernelSession) -> bool {
         let state = sysfs::unit_path(kernel.host, kernel.sid, self.entry.spec.lun.0).join("state");
         let sys = self.context.sys();
-        let written = self.context.steps.step(Step::DeviceState, || sys.write(&state, b"offline\n"));
+        let written = self.context.steps.step(Step::DeviceState, || sys.write(&state, device::OFFLINE));
         if let Err(error) = &written {
             tracing::warn!(volume = %self.volume(), %error, "the disk's state cannot be set");
         }

@@ -325,10 +325,17 @@ impl Context {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the orphans of a volume, as they are now. The caller has to handle them.
+    /// Takes the orphans of a volume, as they are now. An orphan that cannot be looked at is as it
+    /// was. The caller has to handle them.
     fn take_orphans(&self, volume: VolumeId) -> Vec<KernelView> {
         let found = self.orphans().remove(&volume).unwrap_or_default();
-        let now = found.iter().filter_map(|view| sysfs::view(self.sys(), view.sid).ok().flatten());
+        let now = found.into_iter().filter_map(|view| match sysfs::view(self.sys(), view.sid) {
+            Ok(now) => now,
+            Err(error) => {
+                tracing::warn!(%volume, sid = view.sid, %error, "an orphan cannot be looked at");
+                Some(view)
+            }
+        });
         now.filter(|view| view.volume == Some(volume)).collect()
     }
 

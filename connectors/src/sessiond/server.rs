@@ -289,11 +289,13 @@ fn end(context: &Context, volume: mooring_model::VolumeId, how: End, wait: Durat
             None => Answer::Gone { volume },
         };
     }
-    for orphan in context.take_orphans(volume) {
+    let mut orphans = context.take_orphans(volume).into_iter();
+    while let Some(orphan) = orphans.next() {
         let (sid, kernel) = (orphan.sid, kernel_of(&orphan));
         tracing::info!(%volume, sid, "an orphan is ended");
         if !teardown::reap(context, kernel) {
-            context.orphans().entry(volume).or_default().push(orphan);
+            // The next request begins with those that were not tried yet.
+            context.orphans().entry(volume).or_default().extend(orphans.chain([orphan]));
             return error(
                 ErrorKind::Machine,
                 format!("the kernel does not destroy session {sid}; ask again"),

@@ -17,7 +17,7 @@ use mooring_connectors::wire::{SessionSpec, SessionState, SessionStatus, WireCha
 use mooring_connectors::{LinkName, LinkSeen, Links, RunLinks};
 use mooring_host::fake::initiator::{Acl, Credentials, FakeDisk, FakeHost, FakeTarget};
 use mooring_host::fake::own_loopback;
-use mooring_host::{Clock, SystemClock};
+use mooring_host::{Clock, SystemClock, Tree};
 use mooring_model::{AttachmentId, Generation, Iqn, Lun, Naa, Portal, VolumeId};
 
 /// Limit of every wait, longer than anything in these tests takes.
@@ -176,6 +176,8 @@ pub struct Rig {
     pub recovery_timeout_s: u32,
     /// Check of the disk's identity. `None`: the real one.
     pub identity: Option<Arc<dyn Identity>>,
+    /// Tree at `/sys` as the daemon sees it. `None`: the host's own.
+    pub sys: Option<Arc<dyn Tree>>,
     /// Clock of the daemon.
     pub clock: Arc<dyn Clock>,
 }
@@ -198,6 +200,7 @@ impl Rig {
             timing: timing(),
             recovery_timeout_s: 120,
             identity: None,
+            sys: None,
             clock: Arc::new(SystemClock),
         }
     }
@@ -245,7 +248,7 @@ impl Rig {
         let real = || Arc::new(FreshInquiry::new(host.clone(), host.clone())) as Arc<dyn Identity>;
         let machine = Machine {
             kernel: host.clone(),
-            sys: host.clone(),
+            sys: self.sys.clone().unwrap_or_else(|| host.clone()),
             identity: self.identity.clone().unwrap_or_else(real),
             clock: self.clock.clone(),
         };
@@ -293,7 +296,7 @@ impl Rig {
 
     /// Makes the disk appear, as an agent does.
     pub fn scan(&self, status: &SessionStatus) -> PathBuf {
-        use mooring_host::{Tree, TreePath};
+        use mooring_host::TreePath;
         let host = status.host.unwrap();
         self.host.write(&TreePath::new(&format!("class/scsi_host/host{host}/scan")), b"0 0 1").unwrap();
         assert!(self.host.wait_for(|host| !host.disks().is_empty()));
