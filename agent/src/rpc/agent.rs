@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_api::v1::agent_server::Agent;
-use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{AgentId, ByteSize, Chain, ClusterId, Cure, ReservationsChange, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::Stream;
@@ -44,8 +43,7 @@ impl Service {
     }
 
     fn deadline(&self, asked_ms: u32) -> Duration {
-        let asked = if asked_ms == 0 { self.engine.config().answer_deadline_ms } else { asked_ms };
-        Duration::from_millis(u64::from(asked)).min(KERNEL_ANSWER_DEADLINE_MAX)
+        super::deadline(self.engine.config(), asked_ms)
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use mooring_api::v1;
 use mooring_api::v1::host_server::Host;
-use mooring_model::limit::KERNEL_ANSWER_DEADLINE_MAX;
 use mooring_model::{ConnectionReport, Cure, SpecError, VolumeId};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_stream::Stream;
@@ -36,9 +35,7 @@ impl HostService {
     }
 
     fn deadline(&self, asked_ms: u32) -> Duration {
-        let config = self.connections.engine().config();
-        let asked = if asked_ms == 0 { config.answer_deadline_ms } else { asked_ms };
-        Duration::from_millis(u64::from(asked)).min(KERNEL_ANSWER_DEADLINE_MAX)
+        super::deadline(self.connections.engine().config(), asked_ms)
     }
 }
 

@@ -28,10 +28,9 @@ const TRIES: usize = 8;
 /// The port ids of all exports, as far as they are known.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct PortIds {
-    /// `true` once the kernel's version was asked for.
-    asked: bool,
-    /// `true` if the kernel has no `rtpi`.
-    none: bool,
+    /// `true` if the kernel has `rtpi` as far as its version tells and looks have shown. `None`: it
+    /// was not asked yet.
+    supported: Option<bool>,
     /// The ids that the store has.
     of: HashMap<VolumeId, u16>,
     taken: HashMap<u16, VolumeId>,
@@ -52,7 +51,7 @@ impl PortIds {
     /// The id to ask for: the kept one, or the one that registrations were made with, or the first
     /// of the volume's own that no other volume is known to have. `None` if there is none.
     fn choose(&self, volume: VolumeId, registered: Option<u16>, refused: &BTreeSet<u16>) -> Option<u16> {
-        if self.none {
+        if self.supported == Some(false) {
             return None;
         }
         let free =
@@ -80,10 +79,10 @@ impl Engine {
         names: &ExportNames,
         refused: &BTreeSet<u16>,
     ) -> Option<u16> {
-        let asked = lock(&self.shared.export_memory.port_ids).asked;
+        let asked = lock(&self.shared.export_memory.port_ids).supported.is_some();
         if !asked && let Ok(may) = mooring_targets::may_have_port_ids(&*self.shared.machine.target) {
-            let mut ids = lock(&self.shared.export_memory.port_ids);
-            (ids.asked, ids.none) = (true, ids.none || !may);
+            // A look meanwhile may have shown that the kernel has none.
+            lock(&self.shared.export_memory.port_ids).supported.get_or_insert(may);
         }
         let registered = cell.state().registered_port(names);
         lock(&self.shared.export_memory.port_ids).choose(cell.id, registered, refused)
@@ -93,7 +92,7 @@ impl Engine {
     pub(in crate::engine) fn learn_port_ids(&self, wanted: &Wanteds, seen: &View) {
         let asked = wanted.iscsi.port_id().is_some();
         if asked && seen.iscsi.tpg().is_some_and(|tpg| tpg.port_id.is_none()) {
-            lock(&self.shared.export_memory.port_ids).none = true;
+            lock(&self.shared.export_memory.port_ids).supported = Some(false);
         }
     }
 
@@ -187,7 +186,7 @@ mod tests {
         ids.note(volume(2), None);
         ids.note(volume(3), None);
         assert!(ids.of.is_empty() && ids.taken.is_empty());
-        ids.none = true;
+        ids.supported = Some(false);
         assert_eq!(ids.choose(volume(1), Some(3), &nobody), None);
     }
 }
