@@ -82,7 +82,7 @@ pub fn count_commands(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u64
 /// Reads how many commands a session of this initiator may have open (`cmdsn_depth`). `None` if it
 /// has no ACL.
 pub fn read_window(tree: &dyn Tree, names: &ExportNames, initiator: &str) -> Result<Option<u32>, Error> {
-    let text = maybe(tree.read_text(&layout::acl(names, initiator).join("cmdsn_depth")))
+    let text = maybe(tree.read_text(&layout::acl(names, initiator).join(layout::DEPTH)))
         .map_err(|source| Error::View { source })?;
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }

@@ -180,12 +180,7 @@ pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<
     if let Some(holder) = seen.holder.as_mut().filter(|_| !holder.starts_with(OLD)) {
         holder.kind = read("res_pr_type")?.as_deref().and_then(kind_of);
     }
-    let generation = read("res_pr_generation")?.unwrap_or_default();
-    seen.generation = generation
-        .trim()
-        .strip_prefix("0x")
-        .and_then(|hex| u32::from_str_radix(hex, 16).ok())
-        .unwrap_or_default();
+    seen.generation = read("res_pr_generation")?.as_deref().and_then(parse_generation).unwrap_or_default();
     seen.durable = read("res_aptpl_active")?.unwrap_or_default().contains("Activated");
     Ok(Some(seen))
 }
@@ -194,7 +189,12 @@ pub fn read_reservations(tree: &dyn Tree, names: &ExportNames) -> Result<Option<
 pub fn read_generation(tree: &dyn Tree, names: &ExportNames) -> Result<Option<u32>, Error> {
     let path = layout::backstore(names).join("pr").join("res_pr_generation");
     let text = maybe(tree.read_text(&path)).map_err(|source| Error::View { source })?;
-    Ok(text.and_then(|text| u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()))
+    Ok(text.as_deref().and_then(parse_generation))
+}
+
+/// Parses PRGENERATION, `0x0000002a`.
+fn parse_generation(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
 /// Parses `NAME,i,0xISID`, or a name alone.

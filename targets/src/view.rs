@@ -261,6 +261,21 @@ impl ExportView {
     }
 }
 
+/// Reads whether a mapped LUN is read-only. `None` if the kernel shows another word.
+pub(crate) fn read_write_protect(tree: &dyn Tree, mapped: &TreePath) -> Result<Option<bool>, TreeError> {
+    Ok(match tree.read_text(&mapped.join("write_protect"))?.as_str() {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    })
+}
+
+/// Parses `vpd_unit_serial`: `T10 VPD Unit Serial Number: XXX`. A text without the label is the
+/// serial itself.
+pub(crate) fn parse_serial(text: &str) -> String {
+    text.split_once(':').map_or(text, |(_, serial)| serial).trim().to_owned()
+}
+
 /// Reads the backstore of these names. `None` if it does not exist.
 pub(crate) fn read_backstore(
     tree: &dyn Tree,
@@ -269,9 +284,7 @@ pub(crate) fn read_backstore(
     let dir = layout::backstore(names);
     let Some(info) = maybe(tree.read_text(&dir.join("info")))? else { return Ok(None) };
     let info = parse_backstore(&info);
-    let serial = tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?;
-    // `T10 VPD Unit Serial Number: XXX`; a text without the label is the serial itself.
-    let serial = serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim();
+    let serial = parse_serial(&tree.read_text(&dir.join("wwn").join("vpd_unit_serial"))?);
     let mut seals = BTreeMap::new();
     for (name, _, _) in SEALS {
         seals.insert(name, tree.read_text(&dir.join("attrib").join(name))?);
@@ -282,7 +295,7 @@ pub(crate) fn read_backstore(
         device: info.device,
         number: info.number,
         readonly: info.readonly,
-        serial: serial.to_owned(),
+        serial,
         seals,
     }))
 }
@@ -404,12 +417,7 @@ impl Looker<'_> {
 
     fn mapped(&self, dir: &TreePath) -> Result<MappedLun, TreeError> {
         let Some(link) = read_link(self.tree, dir)? else { return Ok(MappedLun::default()) };
-        let write_protect = match self.tree.read_text(&dir.join("write_protect"))?.as_str() {
-            "0" => Some(false),
-            "1" => Some(true),
-            _ => None,
-        };
-        Ok(MappedLun { link: Some(link), write_protect })
+        Ok(MappedLun { link: Some(link), write_protect: read_write_protect(self.tree, dir)? })
     }
 
     fn credentials(&self, dir: &TreePath) -> Result<Credentials, TreeError> {

@@ -13,7 +13,7 @@ use mooring_model::{ExportNames, IqnPrefix, SessionReport};
 use crate::error::maybe;
 use crate::info::{SessionInfo, parse_backstore, parse_sessions};
 use crate::layout::CORE;
-use crate::view::{ExportView, read_link};
+use crate::view::{ExportView, parse_serial, read_link};
 use crate::{Error, layout};
 
 /// A target that somebody else made.
@@ -201,7 +201,7 @@ impl Looker<'_> {
         let alua = self.dirs(&path.join("alua"))?;
         Ok(Some(SeenStore {
             device: parse_backstore(&info).device,
-            serial: serial.split_once(':').map_or(serial.as_str(), |(_, serial)| serial).trim().to_owned(),
+            serial: parse_serial(&serial),
             model_alias: is(self.text(&attrib.join("emulate_model_alias"))?, "1"),
             vendor: self.text(&wwn.join("vendor_id"))?,
             product: self.text(&wwn.join("product_id"))?,

@@ -19,7 +19,7 @@ use super::plan::Wanted;
 use crate::Error;
 use crate::error::maybe;
 use crate::layout::backstore;
-use crate::view::{BackstoreView, HbaFolder, Link, read_backstore, read_hba, read_link};
+use crate::view::{BackstoreView, HbaFolder, Link, read_backstore, read_hba, read_link, read_write_protect};
 
 /// Location of a nexus of ours in a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -207,11 +207,7 @@ impl Looker<'_> {
         let Some(link) = maybe(read_link(self.tree, dir))? else { return Ok(None) };
         let mut seen = MappedSeen { link, ..MappedSeen::default() };
         if seen.link.is_some() {
-            seen.write_protect = match self.tree.read_text(&dir.join("write_protect"))?.as_str() {
-                "0" => Some(false),
-                "1" => Some(true),
-                _ => None,
-            };
+            seen.write_protect = read_write_protect(self.tree, dir)?;
         }
         if shut && seen.write_protect.is_some() {
             seen.commands = self.tree.read_text(&layout::num_cmds(dir))?.parse().ok();
