@@ -62,10 +62,13 @@ impl Flight {
 
     /// Waits for a kick since [`Flight::begin`], at most for this time.
     pub(super) async fn pause(&self, pause: std::time::Duration) {
-        let woken = self.wake.notified();
-        if !self.dirty.load(Ordering::Acquire) {
-            let _ = tokio::time::timeout(pause, woken).await;
-        }
+        // A kick from before the pass has left a permit, which wakes at once.
+        let kicked = async {
+            while !self.dirty.load(Ordering::Acquire) {
+                self.wake.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(pause, kicked).await;
     }
 }
 
@@ -122,7 +125,44 @@ impl Flights {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_is_ended_by_a_kick_since_the_pass_began_and_by_no_earlier_one() {
+        const PAUSE: Duration = Duration::from_secs(2);
+        let flight = Arc::new(Flight::default());
+        // (kicked before the pass, during it, after this time of the pause, paused for)
+        for (before, during, later, paused) in [
+            (false, false, None, PAUSE),
+            (true, false, None, PAUSE),
+            (true, true, None, Duration::ZERO),
+            (false, true, None, Duration::ZERO),
+            (true, false, Some(PAUSE / 2), PAUSE / 2),
+            (false, false, Some(PAUSE / 2), PAUSE / 2),
+        ] {
+            let kick = |kicks: bool| kicks.then(|| flight.kick());
+            kick(before);
+            flight.begin();
+            kick(during);
+            let began = Instant::now();
+            let kicker = later.map(|later| {
+                let flight = Arc::clone(&flight);
+                tokio::spawn(async move {
+                    tokio::time::sleep(later).await;
+                    flight.kick();
+                })
+            });
+            flight.pause(PAUSE).await;
+            assert_eq!(began.elapsed(), paused, "{before} {during} {later:?}");
+            if let Some(kicker) = kicker {
+                kicker.await.unwrap();
+            }
+        }
+    }
 
     fn asking() -> (Arc<Flight>, Asking) {
         let flight = Arc::new(Flight { asking: true.into(), ..Flight::default() });
