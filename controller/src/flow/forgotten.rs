@@ -15,7 +15,9 @@ use super::volume_specs::SpecChanges;
 use super::{Flow, forced};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::store::{Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, SpecContent, Taking, VolumeRow};
+use crate::store::{
+    Abort, AttachmentRow, Db, Event, ForgottenRow, Kind, SpecContent, Stater, Taking, VolumeRow,
+};
 
 /// Largest number of volumes in one transaction.
 const VOLUMES_MAX: u32 = 32;
@@ -61,14 +63,14 @@ fn last_receipt(
             if row.is_revoking() { db.receipt_since(row.volume, &one, row.in_spec_since)? } else { None };
         match said {
             Some((id, receipt)) if receipt.proof == Proof::Proven => proven = Some(id),
-            Some((_, receipt)) => open = Some(db.never_prove(&receipt)?),
+            Some((_, receipt)) => open = Some(db.never_prove(Stater::Storage, &receipt)?),
             None => {
                 let has = |other: &&AttachmentRow| {
                     other.has_grant() && other.initiator.as_ref().is_some_and(|of| of.has(&one))
                 };
                 let attachments = rows.iter().filter(has).map(|other| other.id).collect();
                 let receipt = Receipt { attachments, ..unknown_end(db, row.volume, &one, at) };
-                open = Some(db.never_prove(&receipt)?);
+                open = Some(db.never_prove(Stater::Storage, &receipt)?);
             }
         }
     }
@@ -127,12 +129,13 @@ fn end_at(
 /// proven.
 fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
     for taking in db.open_takings_at(forgotten.agent)? {
-        let newest = db.newest_receipt(taking.volume, &taking.initiator)?;
+        let by = db.stater(forgotten.agent, taking.volume)?;
+        let newest = db.newest_receipt(by, taking.volume, &taking.initiator)?;
         let at =
             newest.map_or(Generation { epoch: db.epoch()?, counter: 0 }, |(_, receipt)| receipt.generation);
-        let open = db.unproven_of(taking.volume, &taking.initiator)?.pop();
+        let open = db.unproven_of(by, taking.volume, &taking.initiator)?.pop();
         let receipt = open.unwrap_or_else(|| unknown_end(db, taking.volume, &taking.initiator, at.next()));
-        let receipt = Some(db.never_prove(&receipt)?);
+        let receipt = Some(db.never_prove(by, &receipt)?);
         let fault = Some(format!("its storage node {} was forgotten", forgotten.name));
         db.keep_taking(&Taking { receipt, fault, ..taking })?;
     }

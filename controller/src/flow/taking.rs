@@ -3,7 +3,8 @@
 //! revoked grants, and nothing else changes.
 //!
 //! What must never happen here: access revoked that nobody named; access that counts as gone while
-//! the agent still grants it; a spec of this database sent for a volume in review.
+//! the agent still grants it; a spec of this database sent for a volume in review; a receipt of an
+//! agent that does not serve the volume kept among the volume's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use super::storage::{LOOK_LIMIT, Work};
 use super::{AGAIN, Flow, Next};
 use crate::agents::calls::CallError;
 use crate::agents::exports::{granted_by, shown_by};
+use crate::agents::words::Word;
 use crate::agents::{Heard, Held};
 use crate::error::Refusal;
 use crate::initiators::Initiators;
-use crate::store::{Abort, AttachmentRow, Db, Kind, SpecContent, Taking};
+use crate::store::{Abort, AttachmentRow, Db, Kind, SpecContent, Stater, Taking};
 
 /// Generation of an attachment that is revoked although no agent was told: no receipt is as new.
 pub(crate) const UNSENT: Generation = Generation { epoch: i64::MAX.unsigned_abs(), counter: 0 };
@@ -164,14 +166,38 @@ enum Gone {
     Done(Option<(i64, Receipt)>),
 }
 
-/// Returns the progress of a nexus. Once the agent does not grant it any more, the newest receipt
-/// says whether a command may still land.
-fn gone(db: &Db<'_>, volume: VolumeId, seen: &Seen, initiator: &Initiator) -> Result<Gone, Abort> {
+/// Keeps an agent's receipts of a volume. Those of an agent that does not serve the volume say
+/// only how the nexuses ended that go there. Returns `true` if any was new.
+fn keep_receipts(
+    db: &Db<'_>,
+    agent: AgentId,
+    volume: VolumeId,
+    going: &Going,
+    seen: &Seen,
+) -> Result<bool, Abort> {
+    let (mut changed, by) = (false, db.stater(agent, volume)?);
+    for receipt in seen.receipts.iter().filter(|receipt| receipt.volume == volume) {
+        if by == Stater::Storage || going.takes(&receipt.initiator) {
+            changed |= db.keep_receipt_of(by, receipt)?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Returns the progress of a nexus at an agent. Once the agent does not grant it any more, the
+/// agent's newest receipt says whether a command may still land.
+fn gone(
+    db: &Db<'_>,
+    agent: AgentId,
+    volume: VolumeId,
+    seen: &Seen,
+    initiator: &Initiator,
+) -> Result<Gone, Abort> {
     if seen.granted.contains(initiator) {
         return Ok(Gone::Waits);
     }
     let there = seen.shown.contains(initiator) || !seen.settled;
-    Ok(match db.newest_receipt(volume, initiator)? {
+    Ok(match db.newest_receipt(db.stater(agent, volume)?, volume, initiator)? {
         Some((id, receipt)) if receipt.proof != Proof::Proven => Gone::Unproven(id, receipt),
         _ if there => Gone::Waits,
         found => Gone::Done(found),
@@ -181,18 +207,16 @@ fn gone(db: &Db<'_>, volume: VolumeId, seen: &Seen, initiator: &Initiator) -> Re
 /// Stores what has gone. Returns whether anything changed, and whether something is still to go.
 fn settle(
     db: &Db<'_>,
+    agent: AgentId,
     volume: VolumeId,
     going: &Going,
     seen: &Seen,
     shared: &BTreeMap<AttachmentId, String>,
     fault: Option<&str>,
 ) -> Result<(bool, bool), Abort> {
-    let (mut changed, mut waits) = (false, false);
-    for receipt in &seen.receipts {
-        changed |= db.keep_receipt(receipt)?;
-    }
+    let (mut changed, mut waits) = (keep_receipts(db, agent, volume, going, seen)?, false);
     for was in &going.nexuses {
-        let (receipt, done) = match gone(db, volume, seen, &was.initiator)? {
+        let (receipt, done) = match gone(db, agent, volume, seen, &was.initiator)? {
             Gone::Waits => (None, false),
             Gone::Unproven(id, _) => (Some(id), false),
             Gone::Done(found) => (found.map(|(id, _)| id), true),
@@ -216,7 +240,7 @@ fn settle(
             )),
             None => fault.map(str::to_owned),
         };
-        let moved = settle_row(db, &row, seen, why)?;
+        let moved = settle_row(db, agent, &row, seen, why)?;
         changed |= moved.0;
         waits |= moved.1;
     }
@@ -230,6 +254,7 @@ fn settle(
 /// Does as [`settle`], for one attachment.
 fn settle_row(
     db: &Db<'_>,
+    agent: AgentId,
     row: &AttachmentRow,
     seen: &Seen,
     why: Option<String>,
@@ -242,7 +267,7 @@ fn settle_row(
     let mut waits = grants(&seen.spec).iter().any(|grant| grant.attachments.contains(&named));
     let (mut last, mut since): (Option<(i64, Receipt)>, Option<Generation>) = (None, None);
     for one in &names {
-        match gone(db, row.volume, seen, one)? {
+        match gone(db, agent, row.volume, seen, one)? {
             Gone::Waits => waits = true,
             Gone::Unproven(_, receipt) => {
                 waits = true;
@@ -338,6 +363,9 @@ impl Flow {
             }
         }
         seen.receipts.extend(agent.take_receipts(id));
+        for receipt in seen.receipts.extract_if(.., |receipt| receipt.volume != id) {
+            agent.drops(Word::Receipt(&receipt));
+        }
         let mut fault = None;
         let mut shared = BTreeMap::new();
         if let Some(work) = own.filter(|work| work.volume.review.is_none()) {
@@ -371,7 +399,8 @@ impl Flow {
             ));
         }
         let going = Going { nexuses: going.nexuses.clone(), rows: going.rows.clone() };
-        let write = move |db: &Db<'_>| settle(db, id, &going, &seen, &shared, fault.as_deref());
+        let Some(at) = agent.id() else { return Ok(Next::After(AGAIN)) };
+        let write = move |db: &Db<'_>| settle(db, at, id, &going, &seen, &shared, fault.as_deref());
         let (changed, waits) = agent.store.write("settle what is taken away", write).await?;
         if changed {
             self.touch(id);
@@ -447,8 +476,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::domain::AttachmentStatus;
-    use crate::store::Access;
+    use crate::store::{Access, Database, Store, Taker, testing};
 
     const A: &str = "20:00:52:54:00:14:00:0a";
     const B: &str = "20:00:52:54:00:14:00:0b";
@@ -556,5 +586,63 @@ mod tests {
         let none =
             narrow(&seen(&[(C, &[TWO])]), &Going { nexuses: Vec::new(), rows: vec![row(ONE, Some(A))] });
         assert!(!none.changed && none.shared.is_empty());
+    }
+
+    fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
+        Receipt {
+            volume,
+            initiator: A.parse().unwrap(),
+            attachments: Vec::new(),
+            generation: Generation { epoch: 1, counter },
+            revoked: mooring_model::Revoked::Nexus,
+            sessions: Vec::new(),
+            proof,
+            began: SystemTime::UNIX_EPOCH,
+            ended: None,
+            reservation: None,
+            cause: mooring_model::Cause::Revoke,
+        }
+    }
+
+    /// The receipts of an agent become the volume's own only if no other agent serves the volume.
+    /// The one who revoked the access is shown its end in any case.
+    #[test]
+    fn a_receipt_proves_the_end_of_access_at_its_own_agent_only() {
+        const SERVES: AgentId = AgentId::from_u128(9);
+        const OTHER: AgentId = AgentId::from_u128(8);
+        const KNOWN: VolumeId = VolumeId::from_u128(1);
+        const UNKNOWN: VolumeId = VolumeId::from_u128(2);
+        const FOREIGN: VolumeId = VolumeId::from_u128(3);
+        let open = Proof::Unproven { in_flight: Some(1) };
+        for (agent, volume, own) in
+            [(SERVES, KNOWN, true), (OTHER, UNKNOWN, true), (OTHER, KNOWN, false), (SERVES, UNKNOWN, true)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let store =
+                Store::open(Database::embedded(dir.path().to_owned()), None, Clock::system()).unwrap();
+            let work = move |db: &Db<'_>| {
+                testing::insert_volume(db, KNOWN, SERVES, &BTreeMap::new())?;
+                let (initiator, taker) = (A.parse().unwrap(), Taker::Fence(uuid::Uuid::from_u128(5)));
+                db.take_nexus(taker, agent, volume, &initiator)?;
+                for (proof, is_done) in [(open, false), (Proof::Proven, true)] {
+                    let said =
+                        vec![receipt(volume, 5, proof), receipt(volume, 4, open), receipt(FOREIGN, 6, proof)];
+                    let going = Going { nexuses: db.takings_of(volume)?, rows: Vec::new() };
+                    let seen = Seen { settled: true, receipts: said, ..Seen::default() };
+                    let (changed, waits) = settle(db, agent, volume, &going, &seen, &BTreeMap::new(), None)?;
+                    assert_eq!((changed, waits), (true, !is_done), "{agent} {volume} {proof:?}");
+                    let taking = db.takings_for(taker)?.pop().unwrap();
+                    let shown = taking.receipt.map(|id| db.receipt(id)).transpose()?.flatten();
+                    let wanted = Some(receipt(volume, 5, proof));
+                    assert_eq!((taking.done, shown.as_ref()), (is_done, wanted.as_ref()));
+                    let newest =
+                        db.newest_receipt(Stater::Storage, volume, &initiator)?.map(|(_, kept)| kept);
+                    assert_eq!(newest, wanted.filter(|_| own), "{agent} {volume}");
+                    assert_eq!(db.newest_receipt(Stater::Storage, FOREIGN, &initiator)?, None);
+                }
+                Ok(())
+            };
+            store.prepare("try", work).unwrap();
+        }
     }
 }

@@ -10,6 +10,7 @@ use mooring_api::{Message, v1};
 use mooring_model::{AgentId, Cause, Initiator, Proof, Receipt, VolumeId};
 
 use super::attachments::{self, Asked, AttachmentRow};
+use super::receipts::{Stater, other_agent};
 use super::sql::{Row, SqlError, values};
 use super::takings::{self, Taking};
 use super::volumes::VolumeRow;
@@ -149,22 +150,32 @@ impl Db<'_> {
 
     /// Stores a receipt that will never be proven, unless an equal one exists: then that one
     /// stands. Returns the receipt's row.
-    pub(crate) fn never_prove(&self, receipt: &Receipt) -> Result<i64, Abort> {
+    pub(crate) fn never_prove(&self, by: Stater, receipt: &Receipt) -> Result<i64, Abort> {
         let receipt = Receipt { cause: Cause::Forgotten, ended: None, ..receipt.clone() };
-        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6) ON CONFLICT (volume_id, initiator, epoch, counter) \
+        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us, other_agent) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7) \
+                   ON CONFLICT (volume_id, initiator, other_agent, epoch, counter) \
                    DO UPDATE SET body = excluded.body, kept_us = excluded.kept_us WHERE receipts.proven = 0";
         let (at, body) = (receipt.generation, v1::Receipt::from(&receipt).encode_to_vec());
-        self.run(sql, &values![receipt.volume, &receipt.initiator, at.epoch, at.counter, body, self.now])?;
-        let found = self.receipt_since(receipt.volume, &receipt.initiator, at)?;
-        Ok(found.ok_or(SqlError::Column { index: 0, what: "no row of a receipt" })?.0)
+        let (volume, initiator, other) = (receipt.volume, &receipt.initiator, other_agent(by));
+        self.run(sql, &values![volume, initiator, at.epoch, at.counter, body, self.now, other.as_str()])?;
+        let sql = "SELECT id FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND other_agent = ?3 \
+                   AND epoch = ?4 AND counter = ?5";
+        let found =
+            self.one(sql, &values![volume, initiator, other, at.epoch, at.counter], |row| row.get(0))?;
+        Ok(found.ok_or(SqlError::Column { index: 0, what: "no row of a receipt" })?)
     }
 
-    /// The receipts of a nexus that wait for their proof.
-    pub(crate) fn unproven_of(&self, volume: VolumeId, of: &Initiator) -> Result<Vec<Receipt>, SqlError> {
-        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND proven = 0 \
-                   ORDER BY epoch, counter";
-        let all = self.all(sql, &values![volume, of], super::receipts::receipt)?;
+    /// The receipts of a nexus that wait for their proof by this agent.
+    pub(crate) fn unproven_of(
+        &self,
+        by: Stater,
+        volume: VolumeId,
+        of: &Initiator,
+    ) -> Result<Vec<Receipt>, SqlError> {
+        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND other_agent = ?3 \
+                   AND proven = 0 ORDER BY epoch, counter";
+        let all = self.all(sql, &values![volume, of, other_agent(by)], super::receipts::receipt)?;
         Ok(all.into_iter().map(|(_, receipt)| receipt).filter(|one| one.proof != Proof::Proven).collect())
     }
 }

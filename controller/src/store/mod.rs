@@ -89,6 +89,7 @@ pub(crate) use identities::{id_is_taken, naa_of};
 pub(crate) use messages::{Event, read_as};
 pub(crate) use operations::KeptOperations;
 pub(crate) use places::Place;
+pub(crate) use receipts::Stater;
 pub(crate) use reverts::KeptRevert;
 pub(crate) use reviews::ReviewKind;
 pub(crate) use rotations::{Rotation, Stage};

@@ -49,14 +49,14 @@ const FORGOTTEN: &str = "DELETE FROM specs WHERE kind = 'connection' AND (volume
                          AND EXISTS (SELECT 1 FROM specs n WHERE n.volume_id = s.volume_id \
                          AND (n.epoch, n.counter) > (s.epoch, s.counter)) LIMIT ?2)";
 
-/// Receipts from before a time (`?1`) that no record names. Of a volume that is there, the newest
-/// receipt of each initiator stays, and so does every one that is not proven.
+/// Receipts from before a time (`?1`) that no record names. Of the storage agent of a volume that is
+/// there, the newest receipt of each initiator stays, and so does every one that is not proven.
 const RECEIPTS: &str = "DELETE FROM receipts WHERE id IN (SELECT r.id FROM receipts r WHERE r.kept_us < ?1 \
                         AND NOT EXISTS (SELECT 1 FROM detached d WHERE d.receipt = r.id) \
                         AND NOT EXISTS (SELECT 1 FROM takings t WHERE t.receipt = r.id) \
-                        AND (NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = r.volume_id) \
+                        AND (r.other_agent <> '' OR NOT EXISTS (SELECT 1 FROM volumes v WHERE v.id = r.volume_id) \
                         OR (r.proven = 1 AND EXISTS (SELECT 1 FROM receipts n WHERE n.volume_id = r.volume_id \
-                        AND n.initiator = r.initiator AND (n.epoch, n.counter) > (r.epoch, r.counter)))) \
+                        AND n.initiator = r.initiator AND n.other_agent = '' AND (n.epoch, n.counter) > (r.epoch, r.counter)))) \
                         ORDER BY r.kept_us LIMIT ?2)";
 
 /// Detached attachments from before a time (`?1`): neither a part of a fence, nor with a receipt

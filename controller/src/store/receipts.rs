@@ -1,9 +1,12 @@
 //! Receipts, as the storage agents report them. A proven receipt never becomes unproven again.
+//!
+//! What must never happen here: a receipt of an agent that does not serve the volume found among
+//! the volume's own.
 
 use std::collections::BTreeSet;
 
 use mooring_api::{Message, reports, v1};
-use mooring_model::{Cause, Generation, Initiator, Proof, Receipt, VolumeId};
+use mooring_model::{AgentId, Cause, Generation, Initiator, Proof, Receipt, VolumeId};
 
 use super::Db;
 use super::messages::Event;
@@ -20,11 +23,43 @@ pub(super) fn receipt(row: &mut Row) -> Result<(i64, Receipt), SqlError> {
     Ok((row.get(0)?, decoded(&body)?))
 }
 
+/// Column `other_agent` of the receipts that `by` states.
+pub(super) fn other_agent(by: Stater) -> String {
+    match by {
+        Stater::Storage => String::new(),
+        Stater::Other(agent) => agent.to_string(),
+    }
+}
+
+/// The agent that states a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stater {
+    /// The volume's storage agent.
+    Storage,
+    /// An agent that does not serve the volume, and took access away there. Its receipts prove
+    /// nothing of the volume's own nexuses.
+    Other(AgentId),
+}
+
 impl Db<'_> {
-    /// Stores a receipt, or its proof. Returns `true` if that was new.
+    /// Tells how an agent's receipts of a volume are kept: as the volume's own, unless this database
+    /// has another agent for the volume.
+    pub(crate) fn stater(&self, agent: AgentId, volume: VolumeId) -> Result<Stater, SqlError> {
+        let other = self.storage_of(volume)?.is_some_and(|storage| storage != agent);
+        Ok(if other { Stater::Other(agent) } else { Stater::Storage })
+    }
+
+    /// Stores a receipt of the volume's storage agent, or its proof. Returns `true` if that was
+    /// new.
     pub(crate) fn keep_receipt(&self, receipt: &Receipt) -> Result<bool, SqlError> {
-        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (volume_id, initiator, epoch, counter) \
+        self.keep_receipt_of(Stater::Storage, receipt)
+    }
+
+    /// Stores a receipt, or its proof. Returns `true` if that was new.
+    pub(crate) fn keep_receipt_of(&self, by: Stater, receipt: &Receipt) -> Result<bool, SqlError> {
+        let sql = "INSERT INTO receipts (volume_id, initiator, epoch, counter, body, proven, kept_us, other_agent) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
+                   ON CONFLICT (volume_id, initiator, other_agent, epoch, counter) \
                    DO UPDATE SET body = excluded.body, proven = excluded.proven, kept_us = excluded.kept_us \
                    WHERE receipts.proven < excluded.proven";
         let changed = self.run(
@@ -36,10 +71,12 @@ impl Db<'_> {
                 receipt.generation.counter,
                 v1::Receipt::from(receipt).encode_to_vec(),
                 receipt.proof == Proof::Proven,
-                self.now
+                self.now,
+                other_agent(by)
             ],
         )?;
-        if changed > 0 && receipt.proof == Proof::Proven && receipt.cause != Cause::Revoke {
+        let own = by == Stater::Storage;
+        if changed > 0 && own && receipt.proof == Proof::Proven && receipt.cause != Cause::Revoke {
             self.tell_cut(receipt)?;
         }
         Ok(changed > 0)
@@ -58,27 +95,28 @@ impl Db<'_> {
         self.keep_message(Event::Reserve, &volume.project, volume.id, &format!("{words}{of}"))
     }
 
-    /// One initiator's oldest receipt that is not older than the spec which revokes it.
+    /// One initiator's oldest receipt of the storage agent that is not older than the spec which revokes it.
     pub(crate) fn receipt_since(
         &self,
         volume: VolumeId,
         initiator: &Initiator,
         since: Generation,
     ) -> Result<Option<(i64, Receipt)>, SqlError> {
-        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 \
+        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND other_agent = '' \
                    AND (epoch, counter) >= (?3, ?4) ORDER BY epoch, counter LIMIT 1";
         self.one(sql, &values![volume, initiator, since.epoch, since.counter], receipt)
     }
 
-    /// The newest receipt of one initiator.
+    /// The newest receipt of one initiator that this agent states.
     pub(crate) fn newest_receipt(
         &self,
+        by: Stater,
         volume: VolumeId,
         initiator: &Initiator,
     ) -> Result<Option<(i64, Receipt)>, SqlError> {
-        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 \
+        let sql = "SELECT id, body FROM receipts WHERE volume_id = ?1 AND initiator = ?2 AND other_agent = ?3 \
                    ORDER BY epoch DESC, counter DESC LIMIT 1";
-        self.one(sql, &values![volume, initiator], receipt)
+        self.one(sql, &values![volume, initiator, other_agent(by)], receipt)
     }
 
     /// One receipt.

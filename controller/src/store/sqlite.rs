@@ -30,7 +30,7 @@ use super::sql::{EachRow, Row, Sql, SqlError, Value};
 pub(crate) const FILE_NAME: &str = "mooring-controller.db";
 
 /// Every schema ever released, oldest first. Append only.
-pub(super) const SCHEMAS: [&str; 19] = [
+pub(super) const SCHEMAS: [&str; 20] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
@@ -50,6 +50,7 @@ pub(super) const SCHEMAS: [&str; 19] = [
     include_str!("schema/17.sql"),
     include_str!("schema/18.sql"),
     include_str!("schema/19.sql"),
+    include_str!("schema/20.sql"),
 ];
 
 /// The newest schema that this version knows.

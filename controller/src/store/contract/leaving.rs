@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::domain::{Enrolment, JoinToken};
-use crate::store::{Asked, FenceRow, ForgottenRow};
+use crate::store::{Asked, FenceRow, ForgottenRow, Stater};
 
 contract![
     a_forgotten_agent_is_known_again_and_closed_once,
     a_receipt_is_never_proven_unless_it_was,
+    receipts_of_another_agent_stand_apart,
     a_name_changes_wherever_it_decides,
 ];
 
@@ -50,9 +51,8 @@ async fn a_forgotten_agent_is_known_again_and_closed_once(place: Place) {
     assert!(twice.is_err());
 }
 
-async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
-    let volume = VolumeId::random();
-    let receipt = |counter: u64, proof| Receipt {
+fn receipt(volume: VolumeId, counter: u64, proof: Proof) -> Receipt {
+    Receipt {
         volume,
         initiator: iqn(1).into(),
         attachments: Vec::new(),
@@ -64,26 +64,30 @@ async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
         ended: None,
         reservation: None,
         cause: mooring_model::Cause::Revoke,
-    };
+    }
+}
+
+async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
+    let volume = VolumeId::random();
     let open = Proof::Unproven { in_flight: Some(2) };
-    let said = [receipt(1, Proof::Proven), receipt(2, open)];
-    let (kept, new) = (said.clone(), receipt(3, Proof::Unproven { in_flight: None }));
+    let said = [receipt(volume, 1, Proof::Proven), receipt(volume, 2, open)];
+    let (kept, new) = (said.clone(), receipt(volume, 3, Proof::Unproven { in_flight: None }));
     let ids = place.write(move |db| {
         for one in &kept {
             db.keep_receipt(one)?;
         }
         let mut ids = Vec::new();
         for one in [&kept[0], &kept[1], &new] {
-            ids.push(db.never_prove(one)?);
+            ids.push(db.never_prove(Stater::Storage, one)?);
         }
         // A repetition returns the existing rows.
-        assert_eq!(db.never_prove(&kept[1])?, ids[1]);
+        assert_eq!(db.never_prove(Stater::Storage, &kept[1])?, ids[1]);
         Ok(ids)
     });
     let ids = ids.await;
     let read = place.read(move |db| {
         let all = ids.iter().map(|id| Ok(db.receipt(*id)?.unwrap())).collect::<Result<Vec<_>, Abort>>()?;
-        Ok((all, db.unproven_of(volume, &iqn(1).into())?.len()))
+        Ok((all, db.unproven_of(Stater::Storage, volume, &iqn(1).into())?.len()))
     });
     let (all, unproven) = read.await;
     let causes: Vec<_> = all.iter().map(|one| (one.proof, one.cause)).collect();
@@ -91,6 +95,36 @@ async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
     let expected =
         [(Proof::Proven, said[0].cause), (open, never), (Proof::Unproven { in_flight: None }, never)];
     assert_eq!((causes.as_slice(), unproven), (&expected[..], 2));
+}
+
+/// The receipts of an agent that does not serve the volume prove nothing of the volume's own nexuses.
+async fn receipts_of_another_agent_stand_apart(place: Place) {
+    let VolumeRow { id: volume, agent: storage, .. } = place.volume().await;
+    let other = AgentId::from_u128(99);
+    let open = Proof::Unproven { in_flight: Some(2) };
+    let keep = move |db: &Db<'_>| {
+        let (own, foreign) = (db.stater(storage, volume)?, db.stater(other, volume)?);
+        assert_eq!((own, foreign), (Stater::Storage, Stater::Other(other)));
+        assert_eq!(db.stater(other, VolumeId::random())?, Stater::Storage, "nobody else has it");
+        assert!(db.keep_receipt(&receipt(volume, 1, open))?);
+        assert!(db.keep_receipt_of(foreign, &receipt(volume, 1, Proof::Proven))?);
+        assert!(db.keep_receipt_of(foreign, &receipt(volume, 2, open))?);
+        let of = iqn(1).into();
+        let since = db.receipt_since(volume, &of, Generation::ZERO)?.map(|(_, one)| one);
+        assert_eq!(since, Some(receipt(volume, 1, open)));
+        assert_eq!(db.newest_receipt(Stater::Storage, volume, &of)?.map(|(_, one)| one), since);
+        let newest = db.newest_receipt(foreign, volume, &of)?.map(|(_, one)| one);
+        assert_eq!(newest, Some(receipt(volume, 2, open)));
+        let counts = |by| Ok::<_, Abort>(db.unproven_of(by, volume, &of)?.len());
+        assert_eq!((counts(own)?, counts(foreign)?), (1, 1));
+        // That the other agent is forgotten leaves the volume's own receipt as it is.
+        let row = db.never_prove(foreign, &receipt(volume, 2, open))?;
+        let forgotten = db.receipt(row)?.map(|one| (one.generation.counter, one.cause));
+        assert_eq!(forgotten, Some((2, mooring_model::Cause::Forgotten)));
+        assert_eq!(db.newest_receipt(Stater::Storage, volume, &of)?.map(|(_, one)| one), since);
+        Ok(())
+    };
+    place.write(keep).await;
 }
 
 fn enrolment(name: &str, id: u128) -> Enrolment {

@@ -165,6 +165,7 @@ fn older(full: VolumeId, odd: VolumeId) -> String {
          ALTER TABLE identities DROP COLUMN epoch; ALTER TABLE identities DROP COLUMN counter; \
          DROP INDEX receipts_by_age; DROP INDEX detached_by_receipt; DROP INDEX takings_by_receipt; \
          ALTER TABLE receipts DROP COLUMN kept_us; \
+         DROP INDEX receipts_by_nexus; ALTER TABLE receipts DROP COLUMN other_agent; \
          DROP TABLE volume_operations; ALTER TABLE volumes RENAME COLUMN placement_hints TO hints; \
          UPDATE volumes SET hints = '{hints}' WHERE id = '{full}'; \
          UPDATE volumes SET hints = '{broken}' WHERE id = '{odd}'"

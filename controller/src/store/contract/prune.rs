@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::prune::Pruned;
-use crate::store::{Asked, AttachmentRow, FenceRow, Taker};
+use crate::store::{Asked, AttachmentRow, FenceRow, Stater, Taker};
 
 contract![
     what_is_gone_is_pruned_once_nothing_of_it_is_open,
@@ -181,6 +181,8 @@ async fn receipts_go_when_nothing_names_them(place: Place) {
         for one in &said {
             db.keep_receipt(one)?;
         }
+        // One of an agent that does not serve the volume is not the newest, and does not stay.
+        db.keep_receipt_of(Stater::Other(AgentId::from_u128(99)), &receipt(volume, 4, unproven))?;
         for (row, counter) in rows.iter().zip([3, 2]) {
             let since = Generation { epoch: 1, counter };
             let named = db.receipt_since(volume, &iqn(1).into(), since)?.map(|(id, _)| id);
@@ -197,7 +199,7 @@ async fn receipts_go_when_nothing_names_them(place: Place) {
     assert_eq!(prune(&place, false).await, Pruned::default(), "all of it is young");
     // The newest of an initiator stays, and what may still be proven, with its record.
     let pruned = prune(&place, true).await;
-    assert_eq!((pruned.detached, pruned.receipts, left().await), (1, 1, vec![2, 3]));
+    assert_eq!((pruned.detached, pruned.receipts, left().await), (1, 2, vec![2, 3]));
     assert_eq!(prune(&place, true).await, Pruned::default());
     place.write(move |db| Ok(db.delete_volume(volume)?)).await;
     let pruned = prune(&place, true).await;

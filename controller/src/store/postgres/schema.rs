@@ -10,7 +10,7 @@ use crate::store::error::StoreError;
 use crate::store::sql::SqlError;
 
 /// Every schema ever released, oldest first. Append only.
-const SCHEMAS: [&str; 18] = [
+const SCHEMAS: [&str; 19] = [
     include_str!("../schema/pg/1.sql"),
     include_str!("../schema/pg/2.sql"),
     include_str!("../schema/pg/3.sql"),
@@ -29,6 +29,7 @@ const SCHEMAS: [&str; 18] = [
     include_str!("../schema/pg/16.sql"),
     include_str!("../schema/pg/17.sql"),
     include_str!("../schema/pg/18.sql"),
+    include_str!("../schema/pg/19.sql"),
 ];
 
 /// The key of the lock under which schemas change ("mooring" in ASCII).
