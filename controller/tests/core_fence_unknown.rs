@@ -5,7 +5,7 @@
 
 use crate::support::{LONG, Rig, SHORT, admin, client, until};
 use mooring_api::v1;
-use mooring_controller::domain::{FenceState, HostFence, NewFence};
+use mooring_controller::domain::{AttachAction, FenceState, HostFence, NewFence};
 use mooring_controller::http::in_words;
 use mooring_controller::service::{Refusal, Wait, Way};
 use mooring_model::{AttachmentId, Mode, Proof, Receipt, VolumeId};
@@ -355,4 +355,29 @@ async fn a_volume_is_confirmed_although_its_hosts_are_dead_or_unknown() {
     .await;
     assert!(!is_in_review(&rig, volume).await);
     rig.attach(volume, "host2", Mode::ReadOnly).await;
+}
+
+/// Both attachments of a host have announced their detaches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_widened_force_in_review_uses_the_announcements_of_all_that_go() {
+    let mut rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    let mut ids = Vec::new();
+    for host in ["host1", "host1"] {
+        ids.push(rig.attach(volume, host, Mode::ReadWrite).await.attachment.id);
+    }
+    let twice = async |action: AttachAction| {
+        for _ in 0..2 {
+            rig.service.attach_action(&admin(), volume, action.clone(), LONG).await.unwrap();
+        }
+    };
+    twice(AttachAction::BeginDetaching).await;
+    rig.backup("old");
+    twice(AttachAction::RollDetaching).await;
+    rig.attach(volume, "host2", Mode::ReadWrite).await;
+    rig.restart_on("old", true).await;
+    in_review(&rig, volume).await;
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 2);
+    rig.service.detach(&admin(), ids[0], Way::Widened, LONG).await.unwrap();
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 0);
 }

@@ -476,11 +476,15 @@ impl Flow {
     /// Kicks the jobs of a volume whose agents this controller drives.
     pub(crate) async fn kick_held(self: &Arc<Self>, volume: VolumeId) {
         let read = move |db: &Db<'_>| {
-            Ok((db.volume(volume)?.map(|volume| volume.agent), db.connections_of(volume)?))
+            // Access may be taken away at an agent that this database does not know to serve the
+            // volume.
+            let mut storage: BTreeSet<_> = db.takings_of(volume)?.iter().map(|taking| taking.agent).collect();
+            storage.extend(db.storage_of(volume)?);
+            Ok((storage, db.connections_of(volume)?))
         };
         let Ok((storage, hosts)) = self.reads.read("read a volume", read).await else { return };
         let ours = |id| self.facts.agents.by_id(id).is_some_and(|agent| agent.hold().is_ours());
-        if storage.is_some_and(ours) {
+        if storage.into_iter().any(ours) {
             self.kick(Job::Storage(volume));
         }
         for host in hosts.into_iter().filter(|host| ours(*host)) {

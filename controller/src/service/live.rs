@@ -84,8 +84,7 @@ fn unserved(facts: &Facts, row: &VolumeRow) -> Option<String> {
 pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<AttachmentLive, Abort> {
     // Read the revision first: a later change has another revision.
     let revision = facts.revision(row.volume);
-    let volume = db.volume(row.volume)?;
-    let volume = volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
+    let volume = attach::volume_of(db, &row)?;
     let (steps_ms, native) = (row.steps.clone(), row.native);
     let initiator = row.initiator.clone();
     let rotation = match initiator.as_ref().and_then(Initiators::iqn) {
@@ -117,7 +116,11 @@ pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<
             match agent.export(volume.id) {
                 Some(report) => add_storage(&mut live, &agent.entry.name, &report, initiator.as_ref()),
                 // The agent is up, and does not export the volume.
-                None => live.session = Some(false),
+                None if agent.hold().is_ours() || agent.knows_volume(volume.id) => {
+                    live.session = Some(false);
+                }
+                // Another controller drives the agent, and the agent was not asked in time.
+                None => {}
             }
         }
     }
@@ -138,9 +141,9 @@ pub(super) fn live_of(facts: &Facts, db: &Db<'_>, row: AttachmentRow) -> Result<
 }
 
 /// The problem of an agent that is up and does not report its capabilities. `None` if it does.
-fn silence(state: &AgentState) -> Option<String> {
+fn silence(state: &AgentState, now: SystemTime) -> Option<String> {
     let since = state.capabilities_silent?;
-    let ago = |time: SystemTime| time.elapsed().unwrap_or_default().as_secs();
+    let ago = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs();
     let pools = state.pools_seen.map_or_else(
         || "nothing is known of its pools".to_owned(),
         |seen| format!("its pools are as they were {} s ago", ago(seen)),
@@ -167,7 +170,18 @@ fn ends_soon(enrolment: &Enrolment, now: SystemTime) -> Option<String> {
     })
 }
 
-fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
+/// The problem of a host that one of these fences concerns: by its name, or by an initiator. `None`
+/// if none does.
+fn fenced(fences: &[(String, Option<Initiator>)], row: &AgentRow) -> Option<String> {
+    let own = row.initiators();
+    let concerns = |(name, initiator): &&(String, Option<Initiator>)| {
+        *name == row.name || initiator.as_ref().is_some_and(|initiator| own.contains(initiator))
+    };
+    let (name, _) = fences.iter().find(concerns)?;
+    Some(format!("fenced: `mooring host unfence {name}` lifts that"))
+}
+
+fn host_of(agent: &Agent, row: Option<&AgentRow>, now: SystemTime) -> Host {
     let (up, id, initiator) = (agent.is_up(), agent.id(), agent.initiator());
     let state = agent.state();
     let capabilities = state.capabilities.as_ref();
@@ -177,7 +191,7 @@ fn host_of(agent: &Agent, row: Option<&AgentRow>) -> Host {
         .iter()
         .map(|problem| format!("{}: {}", problem.object, problem.text))
         .collect();
-    problems.extend(silence(&state));
+    problems.extend(silence(&state, now));
     problems.extend(state.orphans.values().cloned());
     Host {
         name: agent.entry.name.clone(),
@@ -384,23 +398,16 @@ impl Service {
             let rows = db.agents()?;
             Ok((db.volumes_in_review()?, rows, db.fenced_now()?, db.enrolments()?))
         };
-        let (reviewed, rows, fences, enrolments) = self.store.read("list what is in review", read).await?;
+        let (reviewed, rows, fences, enrolments) = self.store.read("list hosts", read).await?;
         let row = |agent: &Agent| rows.iter().find(|row| row.name == agent.entry.name);
-        let fenced = |row: &AgentRow| {
-            let own = row.initiator.clone().map(Initiator::Iscsi);
-            let concerns = |(name, initiator): &&(String, Option<Initiator>)| {
-                *name == row.name || initiator.is_some() && *initiator == own
-            };
-            let fence = fences.iter().find(concerns);
-            fence.map(|(name, _)| format!("fenced: `mooring host unfence {name}` lifts that"))
-        };
-        let mut hosts: Vec<_> =
-            self.facts.agents.all().iter().map(|agent| host_of(agent, row(agent))).collect();
         let now = self.facts.options.clock.now();
+        let mut hosts: Vec<_> =
+            self.facts.agents.all().iter().map(|agent| host_of(agent, row(agent), now)).collect();
         for host in &mut hosts {
             host.enrolment = enrolments.iter().find(|one| one.name == host.name && !one.revoked).cloned();
             host.problems.extend(host.enrolment.as_ref().and_then(|enrolment| ends_soon(enrolment, now)));
-            host.problems.extend(rows.iter().find(|row| row.name == host.name).and_then(fenced));
+            host.problems
+                .extend(rows.iter().find(|row| row.name == host.name).and_then(|row| fenced(&fences, row)));
             if !host.up {
                 let address = self.facts.agents.named(&host.name).map(|agent| agent.entry.address.clone());
                 host.problems.extend(address.and_then(|address| self.unit_of(&address)));
@@ -418,5 +425,60 @@ impl Service {
             }
         }
         Ok(hosts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_api::v1;
+
+    use super::*;
+
+    const PORTS: [&str; 2] = ["20:00:52:54:00:14:00:0b", "20:00:52:54:00:14:00:0c"];
+
+    #[test]
+    fn a_host_is_fenced_by_its_name_and_by_each_of_its_initiators() {
+        let ports = PORTS.map(str::to_owned).to_vec();
+        let row = AgentRow {
+            name: "host1".to_owned(),
+            id: AgentId::from_u128(1),
+            initiator: Some("iqn.2026-01.lab:host1".parse().unwrap()),
+            capabilities: Some(v1::Capabilities { fc_initiator_ports: ports, ..Default::default() }),
+            reported_at: None,
+            disabled: false,
+            disabled_reason: None,
+            drained: false,
+            heard_at: None,
+            software: String::new(),
+        };
+        for (name, initiator, is_fenced) in [
+            ("host1", None, true),
+            ("node1", Some("iqn.2026-01.lab:host1"), true),
+            ("node1", Some(PORTS[0]), true),
+            ("node1", Some(PORTS[1]), true),
+            ("node1", None, false),
+            ("node1", Some("iqn.2026-01.lab:host2"), false),
+            ("node1", Some("20:00:52:54:00:14:00:0d"), false),
+        ] {
+            let other = ("node9".to_owned(), None);
+            let fences = [other, (name.to_owned(), initiator.map(|text| text.parse().unwrap()))];
+            let wanted = is_fenced.then(|| format!("fenced: `mooring host unfence {name}` lifts that"));
+            assert_eq!(fenced(&fences, &row), wanted, "{name} {initiator:?}");
+        }
+    }
+
+    #[test]
+    fn the_silence_of_an_agent_is_measured_by_the_clock_that_is_given() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let state = |since| {
+            let mut state = AgentState::default();
+            (state.capabilities_silent, state.pools_seen) = (since, Some(at(40)));
+            state
+        };
+        let said = silence(&state(Some(at(60))), at(100)).unwrap();
+        assert!(said.contains("can do for 40 s, and its pools are as they were 60 s ago"), "{said}");
+        // A clock that was set back.
+        assert!(silence(&state(Some(at(60))), at(50)).unwrap().contains("can do for 0 s"));
+        assert_eq!(silence(&state(None), at(100)), None);
     }
 }

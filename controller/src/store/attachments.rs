@@ -183,11 +183,14 @@ pub(super) const COLUMNS: &str = "id, volume_id, project, instance, mode, status
 /// `attachments_moving`.
 pub(super) const GOING: &str = "WHERE moving = 1 AND access >= 40";
 
-/// Volumes with work under way. The first part is found by index `attachments_moving`.
+/// Volumes with work under way. The first part is found by index `attachments_moving`, the last by
+/// index `takings_open`. What was open at a forgotten agent stays open for ever.
 pub(super) const IN_MOTION: &str = "SELECT DISTINCT volume_id FROM attachments WHERE moving = 1 \
                          UNION SELECT volume_id FROM nexuses WHERE rotation IS NOT NULL \
                          UNION SELECT id FROM volumes WHERE operation IN ('creating', 'extending', 'deleting', 'managing', \
-                         'unmanaging')";
+                         'unmanaging') \
+                         UNION SELECT t.volume_id FROM takings t WHERE t.done = 0 \
+                         AND NOT EXISTS (SELECT 1 FROM forgotten f WHERE f.agent_id = t.agent_id)";
 
 /// Reads an attachment's status. One of a later release is an error, and hides no other row.
 pub(super) fn status(row: &mut Row, index: usize) -> Result<AttachmentStatus, SqlError> {
@@ -565,7 +568,7 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::store::{Database, Store, testing, time_of};
+    use crate::store::{Database, ForgottenRow, Store, Taker, Taking, testing, time_of};
 
     fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
@@ -581,11 +584,13 @@ mod tests {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
             store.prepare("explain", move |db| Ok(db.all(&sql, &[], |row| row.get::<String>(3))?)).unwrap()
         };
-        let by_index = |plan: Vec<String>| plan.iter().any(|step| step.contains("attachments_moving"));
+        let uses = |plan: Vec<String>, index: &str| plan.iter().any(|step| step.contains(index));
+        let by_index = |plan| uses(plan, "attachments_moving");
         let going = format!("SELECT {COLUMNS} FROM attachments {GOING}");
         for sql in [going.as_str(), IN_MOTION] {
             assert!(by_index(plan(sql)), "{:?}", plan(sql));
         }
+        assert!(uses(plan(IN_MOTION), "takings_open"), "{:?}", plan(IN_MOTION));
         assert!(!by_index(plan(&format!("{going} ORDER BY created_us DESC, id DESC"))));
     }
 
@@ -612,6 +617,29 @@ mod tests {
                 let goes = number >= 40;
                 assert_eq!(db.attachments_going()?.len(), usize::from(goes), "{status:?} {number}");
             }
+            Ok(())
+        };
+        store.prepare("try", try_all).unwrap();
+    }
+
+    /// A volume in motion need not be one of this database. At a forgotten agent nothing is done
+    /// any more.
+    #[test]
+    fn volumes_are_in_motion_while_access_is_being_taken_away() {
+        let (_dir, store) = store();
+        let (agent, volume) = (AgentId::from_u128(9), VolumeId::from_u128(2));
+        let try_all = move |db: &Db<'_>| {
+            let (taker, one) = (Taker::Fence(uuid::Uuid::from_u128(5)), "iqn.2026-01.lab:a".parse().unwrap());
+            db.take_nexus(taker, agent, volume, &one)?;
+            assert_eq!(db.volumes_in_motion()?, [volume]);
+            for taking in db.takings_of(volume)? {
+                db.keep_taking(&Taking { done: true, ..taking })?;
+            }
+            assert_eq!(db.volumes_in_motion()?, []);
+            db.take_nexus(taker, agent, volume, &one)?;
+            let asked = Asked { user: "u".to_owned(), request: "r".to_owned(), at: db.now };
+            db.forget(&ForgottenRow { agent, name: "node1".to_owned(), storage: true, open: false, asked })?;
+            assert_eq!(db.volumes_in_motion()?, []);
             Ok(())
         };
         store.prepare("try", try_all).unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::support::{LONG, Rig, SHORT, admin, client, native, pg, set_clock, until};
 use mooring_api::v1;
 use mooring_controller::domain::{
-    AttachAction, AttachmentStatus, IsolationChange, NewAttachment, VolumeStatus,
+    AttachAction, AttachmentStatus, IsolationChange, NewAttachment, NewFence, VolumeStatus,
 };
 use mooring_controller::list::ListQuery;
 use mooring_controller::rules;
@@ -415,4 +415,70 @@ async fn an_announced_detach_ends_after_a_restart() {
     set_clock(-7_200);
     rig.restart().await;
     rig.until_volume(volume, VolumeStatus::InUse).await;
+}
+
+/// Gives the storage agent a volume that this database does not know, with the grants of another.
+async fn unknown_copy(rig: &Rig, of: VolumeId) -> VolumeId {
+    let copy = VolumeId::random();
+    {
+        let mut state = rig.storage.state();
+        let (volume, export) =
+            (state.volumes[&of.to_string()].clone(), state.exports[&of.to_string()].clone());
+        state.volumes.insert(copy.to_string(), volume);
+        state.exports.insert(copy.to_string(), export);
+    }
+    // The agent lists its volumes to a controller that connects.
+    rig.storage.set_down(true);
+    rig.until_host("storage", |host| !host.up).await;
+    rig.storage.set_down(false);
+    rig.until_host("storage", |host| host.up).await;
+    copy
+}
+
+/// One of the two controllers does not drive the storage agent, and its database does not say that
+/// the agent serves the volume.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_asked_of_any_controller_reaches_a_volume_that_no_row_knows() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    for host in ["host1", "host2"] {
+        rig.attach(volume, host, Mode::ReadWrite).await;
+    }
+    let copy = unknown_copy(&rig, volume).await;
+    let other = rig.another();
+    other.start();
+    until_shares(&rig, &[1, 2]).await;
+    for (service, host, left) in [(&rig.service, "host1", 1), (&other, "host2", 0)] {
+        until_up(service).await;
+        let fence = service.fence_host(&admin(), host, NewFence::default(), LONG).await.unwrap();
+        assert!(fence.is_proven() && fence.exports.iter().any(|export| export.volume == copy), "{fence:?}");
+        assert_eq!(rig.storage.granted(copy).len(), left, "{host}");
+    }
+}
+
+/// The storage agent answers no look, and only one of the controllers has its reports.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_controller_denies_a_session_at_an_agent_that_it_could_not_ask() {
+    let rig = Rig::new(1).await;
+    let volume = rig.volume(false).await;
+    let id = rig.attach(volume, "host1", Mode::ReadWrite).await.attachment.id;
+    let other = rig.another();
+    other.start();
+    until_shares(&rig, &[1, 1]).await;
+    until_up(&rig.service).await;
+    until_up(&other).await;
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    rig.storage.state().knobs.gate_of_looks = Some(std::sync::Arc::clone(&gate));
+    let session = async |service: &Service| {
+        let all = service.live_all(&admin()).await.unwrap();
+        all.into_iter().find(|live| live.attachment.id == id).unwrap().session
+    };
+    let mut both = [session(&rig.service).await, session(&other).await];
+    both.sort_unstable();
+    assert_eq!(both, [None, Some(true)]);
+    gate.close();
+    // The control: an answer shows the session to both.
+    for service in [&rig.service, &other] {
+        assert_eq!(service.live(&admin(), id, None, LONG).await.unwrap().session, Some(true));
+    }
 }

@@ -25,6 +25,7 @@ fn hot_statements_use_their_indexes_on_postgresql() {
         (going.as_str(), "attachments_moving"),
         (IN_MOTION, "attachments_moving"),
         (IN_MOTION, "volumes_in_operation"),
+        (IN_MOTION, "takings_open"),
         (announced_sql(Announced::Attachments), "volumes_reserved"),
         (announced_sql(Announced::Detaches), "volumes_held"),
     ];
