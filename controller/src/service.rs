@@ -327,12 +327,10 @@ impl Service {
     /// The reason why a request for this volume waits.
     async fn why_waits(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-        let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
-            return "its volume is not there".to_owned();
-        };
-        match &volume.review {
-            Some(review) => format!("volume {id} is in review: {}", review.why),
-            None => self.obstacle_of(&volume),
+        match there(self.store.read_one("read a volume", read).await) {
+            Err(why) => why.to_owned(),
+            Ok(VolumeRow { review: Some(review), .. }) => format!("volume {id} is in review: {}", review.why),
+            Ok(volume) => self.obstacle_of(&volume),
         }
     }
 
@@ -340,10 +338,10 @@ impl Service {
     /// no such request.
     async fn at_storage(&self, id: VolumeId) -> String {
         let read = move |db: &Db<'_>| Ok(db.volume(id)?);
-        let Ok(Some(volume)) = self.store.read_one("read a volume", read).await else {
-            return "its volume is not there".to_owned();
-        };
-        self.obstacle_of(&volume)
+        match there(self.store.read_one("read a volume", read).await) {
+            Err(why) => why.to_owned(),
+            Ok(volume) => self.obstacle_of(&volume),
+        }
     }
 
     /// The reason why a volume's storage agent has not finished.
@@ -356,6 +354,15 @@ impl Service {
                 why.unwrap_or_else(|| format!("agent {name} is working on it"))
             }
         }
+    }
+}
+
+/// Unwraps the volume that was read. The error says why there is none.
+fn there(read: Result<Option<VolumeRow>, Refusal>) -> Result<VolumeRow, &'static str> {
+    match read {
+        Ok(volume) => volume.ok_or("its volume is not there"),
+        // The store has logged the reason.
+        Err(_) => Err("the database cannot be read: see the controller's log"),
     }
 }
 
@@ -452,4 +459,16 @@ fn refuse_unknown_sessions(
          (mooring --agent … --cluster … export revoke {id} --initiator … --force), then confirm again",
         unknown.join(", ")
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_cannot_be_read_is_no_volume_that_is_gone() {
+        assert_eq!(there(Ok(None)).unwrap_err(), "its volume is not there");
+        let failed = Refusal::Unavailable("the controller's database cannot be reached".to_owned());
+        assert_eq!(there(Err(failed)).unwrap_err(), "the database cannot be read: see the controller's log");
+    }
 }

@@ -12,7 +12,7 @@ use mooring_controller::domain::{
 };
 use mooring_controller::error::RuleAnswer;
 use mooring_controller::http::in_words;
-use mooring_controller::service::Refusal;
+use mooring_controller::service::{Refusal, Way};
 use mooring_model::{AttachmentId, Mode, Source, VolumeId};
 use serde_json::Value;
 use uuid::Uuid;
@@ -298,6 +298,27 @@ async fn an_announced_detach_is_armed_anew_at_a_start() {
     rig.restart().await;
     rig.until_volume(volume, VolumeStatus::InUse).await;
     assert!(began.elapsed() >= Duration::from_secs(1), "the time before the start does not count");
+}
+
+/// Each of the two servers of one host announces its detach, and the host is cut off as a whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_widened_force_uses_the_announcements_of_all_that_go() {
+    let rig = Rig::new(2).await;
+    let volume = rig.volume(true).await;
+    let mut ids = Vec::new();
+    for host in ["host1", "host1", "host2"] {
+        ids.push(rig.attach(volume, host, Mode::ReadWrite).await.attachment.id);
+    }
+    // One announcement is of the other host.
+    for holds in 1..=3 {
+        act(&rig, volume, AttachAction::BeginDetaching).await.unwrap();
+        assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, holds);
+    }
+    rig.service.detach(&admin(), ids[0], Way::Widened, LONG).await.unwrap();
+    rig.until_gone(ids[1]).await;
+    assert_eq!(rig.service.volume_state(&admin(), volume).await.unwrap().holds, 1);
+    rig.service.detach(&admin(), ids[2], Way::Forced, LONG).await.unwrap();
+    rig.attach(volume, "host1", Mode::ReadWrite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -55,6 +55,24 @@ pub(crate) fn force_or_end(
     Ok(going)
 }
 
+/// Uses up an announced detach for each of these attachments that is attached: its detach begins.
+/// Returns the number of announced detaches that are left.
+pub(crate) fn use_holds<'a>(
+    db: &Db<'_>,
+    volume: &VolumeRow,
+    rows: impl IntoIterator<Item = &'a AttachmentRow>,
+) -> Result<u32, Abort> {
+    let mut left = volume.holds;
+    for _ in rows.into_iter().filter(|row| row.status == AttachmentStatus::Attached) {
+        if left == 0 {
+            break;
+        }
+        db.use_hold(volume.id)?;
+        left -= 1;
+    }
+    Ok(left)
+}
+
 /// Forces these attachments of a volume away.
 pub(crate) fn force_rows(
     db: &Db<'_>,
@@ -63,9 +81,7 @@ pub(crate) fn force_rows(
     mut rows: Vec<AttachmentRow>,
 ) -> Result<SpecChanges, Abort> {
     let (volume, count) = (row.id, rows.len());
-    for _ in rows.iter().filter(|row| row.status == AttachmentStatus::Attached) {
-        db.use_hold(volume)?;
-    }
+    use_holds(db, row, &rows)?;
     if row.review.is_some() {
         for attachment in &mut rows {
             force_in_review(db, asked, attachment)?;

@@ -76,7 +76,8 @@ struct Settled {
     /// `true`: something is still under way.
     waits: bool,
     spec_changes: SpecChanges,
-    attached: Vec<AttachmentId>,
+    /// Attachments that have ended.
+    ended: Vec<AttachmentId>,
     /// Receipts that their agent may not state.
     foreign: Vec<Receipt>,
 }
@@ -427,8 +428,8 @@ impl Flow {
             let facts = self.facts.clone();
             let write = move |db: &Db<'_>| settle(&facts, db, id, report.as_ref(), &said, looked);
             let settled = agent.store.write("settle an export", write).await?;
-            for done in settled.attached {
-                self.facts.stop_clock(done);
+            for ended in settled.ended {
+                self.facts.stop_clock(ended);
             }
             for receipt in &settled.foreign {
                 agent.drops(Word::Receipt(receipt));
@@ -661,7 +662,7 @@ fn settle(
     }
     if settled.changed || !changed.is_empty() {
         settled.changed = true;
-        rows.retain(|row| !settled.attached.contains(&row.id));
+        rows.retain(|row| !settled.ended.contains(&row.id));
         if moved {
             settled.spec_changes = volume_specs::apply(db, id, &mut changed, &revoked)?;
         } else if !changed.is_empty() || !revoked.is_empty() {
@@ -749,7 +750,7 @@ fn finish(
     }
     if row.status == AttachmentStatus::Detaching {
         db.detach(row, receipt, row.is_forced())?;
-        settled.attached.push(row.id);
+        settled.ended.push(row.id);
         return Ok(());
     }
     let mut row = row.clone();

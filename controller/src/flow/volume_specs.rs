@@ -401,6 +401,15 @@ fn merged(before: Vec<AttachmentRow>, changed: &[AttachmentRow]) -> Vec<Attachme
     rows
 }
 
+/// Writes a volume's specs again after the volume itself has changed: they also carry what users
+/// say of it, so that a controller can be rebuilt. A volume in review gets no new spec.
+pub(crate) fn renew_unless_in_review(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
+    if volume.review.is_none() {
+        apply(db, volume.id, &mut [], &BTreeSet::new())?;
+    }
+    Ok(())
+}
+
 /// Writes changed rows and everything that follows from them: the specs, and the volume's status. A
 /// row whose `in_spec_since` is zero gets the generation of the export that these rows make. If the
 /// volume itself changed, `changed` is empty.

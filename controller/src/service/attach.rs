@@ -282,6 +282,30 @@ fn chosen(
     })
 }
 
+/// Refuses more attachments of one host, or more initiators, than a volume can have. `sharing`: the
+/// host's other attachments; `granted`: the initiators that have access; `new`: those to come.
+fn has_room(
+    id: VolumeId,
+    initiators: &Initiators,
+    sharing: usize,
+    granted: usize,
+    new: usize,
+) -> Result<(), Refusal> {
+    if sharing >= ATTACHMENTS_PER_CONNECTION_MAX {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: {initiators} has {ATTACHMENTS_PER_CONNECTION_MAX} attachments of volume {id}, the most of one \
+             host: detach one first"
+        )));
+    }
+    if new > 0 && granted + new > GRANTS_PER_EXPORT_MAX {
+        return Err(Refusal::Invalid(format!(
+            "Invalid volume: Volume {id} is granted to {granted} initiators, this host has {new} more, and the most of one \
+             volume is {GRANTS_PER_EXPORT_MAX}: detach one first"
+        )));
+    }
+    Ok(())
+}
+
 /// Connects an attachment to its place, and adds its grant to the specs. `Some`: nothing was
 /// changed, and the text names what must end first.
 pub(super) fn connect(
@@ -301,7 +325,6 @@ pub(super) fn connect(
     }
     one_host(facts, db, volume, &initiators, &place)?;
     one_way(row, &place, &initiators, rows)?;
-    let full = || format!("Invalid volume: Volume {} has as many attachments as it can have", volume.id);
     let existing: Vec<_> =
         rows.iter().filter(|other| other.id != row.id).map(AttachmentRow::existing).collect();
     // An attachment that has ended holds nothing: no nexus, and no place in the limits.
@@ -312,9 +335,7 @@ pub(super) fn connect(
         there.iter().filter_map(|other| other.initiator.as_ref()).flat_map(Initiators::each).collect();
     let new = initiators.each().filter(|one| !nexuses.contains(one)).count();
     let sharing = there.iter().filter(|other| other.shares(&initiators)).count();
-    if sharing >= ATTACHMENTS_PER_CONNECTION_MAX || (new > 0 && nexuses.len() + new > GRANTS_PER_EXPORT_MAX) {
-        return Err(Refusal::Invalid(full()).into());
-    }
+    has_room(volume.id, &initiators, sharing, nexuses.len(), new)?;
     if sharing > 0 {
         rules::may_mix(specs, Some(row.id), &initiators, row.mode, &there)?;
     }
@@ -601,8 +622,9 @@ impl Service {
     ///   info), or `Pending`;
     /// - native: answers at once (`attaching`); the controller drives both agents and completes it.
     ///
-    /// While the same host's access is being taken away, the call first waits for that to end. An
-    /// attachment that cannot be reserved is `Invalid`, never `Conflict`.
+    /// While the same host's access is being taken away, the call first waits for that to end. A
+    /// volume whose status allows no attachment is `Invalid`, as in the Block Storage API; an
+    /// isolated volume is `Conflict`.
     pub async fn create_attachment(
         &self,
         caller: &Caller,
@@ -734,6 +756,42 @@ impl Service {
                 }
                 Waited::Waits => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_of_a_volume_has_its_own_text() {
+        const MOST: usize = GRANTS_PER_EXPORT_MAX;
+        let id = VolumeId::from_u128(1);
+        let host: Initiators = "iqn.2026-01.lab:host1".parse().unwrap();
+        let said = |sharing, granted, new| match has_room(id, &host, sharing, granted, new) {
+            Ok(()) => String::new(),
+            Err(Refusal::Invalid(text)) => text,
+            Err(other) => format!("{other:?}"),
+        };
+        for (sharing, granted, new) in [(63, MOST, 0), (0, MOST, 0), (0, MOST - 1, 1), (0, MOST - 2, 2)] {
+            assert_eq!(said(sharing, granted, new), "", "{sharing} {granted} {new}");
+        }
+        assert_eq!(
+            said(64, 1, 0),
+            format!(
+                "Invalid volume: iqn.2026-01.lab:host1 has 64 attachments of volume {id}, the most of one host: detach one \
+                 first"
+            )
+        );
+        for (granted, new) in [(MOST, 1), (MOST - 1, 2)] {
+            assert_eq!(
+                said(0, granted, new),
+                format!(
+                    "Invalid volume: Volume {id} is granted to {granted} initiators, this host has {new} more, and the most \
+                     of one volume is {MOST}: detach one first"
+                )
+            );
         }
     }
 }

@@ -10,14 +10,14 @@ use mooring_model::limit::KERNEL_ANSWER_DEADLINE;
 use mooring_model::{AgentId, AttachmentId, Initiator, Proof, Receipt, VolumeId};
 use tokio::time::Instant;
 
-use super::attach::{find, not_found};
+use super::attach::{find, not_found, volume_of};
 use super::view::{self, Secrets};
 use super::{Refusal, Service, Wait, not_in_review};
 use crate::domain::{
     AttachViolation, Attachment, AttachmentReceipt, AttachmentStatus, Caller, RuleViolation,
 };
 use crate::flow::Facts;
-use crate::flow::forced::{ask, force_away, force_in_review, force_or_end};
+use crate::flow::forced::{ask, force_away, force_in_review, force_or_end, use_holds};
 use crate::flow::seen::wanted_mode;
 use crate::flow::volume_specs::{self, SpecChanges};
 use crate::initiators::Initiators;
@@ -151,9 +151,7 @@ fn begin(
     }
     let row = find(db, caller, id)?;
     may_delete(facts, caller, &row.project, way)?;
-    let volume = db.volume(row.volume)?;
-    let mut volume =
-        volume.ok_or_else(|| Refusal::NotFound { kind: "Volume", what: row.volume.to_string() })?;
+    let mut volume = volume_of(db, &row)?;
     let revision = facts.revision(volume.id);
     if volume.review.is_some() && way.is_forced() {
         let spec_changes = begin_in_review(db, caller, &volume, row, way)?;
@@ -168,13 +166,10 @@ fn begin(
     let companions =
         if way.is_forced() { companions(&row, db.attachments_of(volume.id)?, way)? } else { Vec::new() };
     let asked = asked_by(db, caller);
+    // Detaches that clients have announced begin here.
+    volume.holds = use_holds(db, &volume, companions.iter().chain([&row]))?;
     let mut going = force_or_end(db, &asked, companions)?;
     let mut row = row;
-    // A detach that the client has announced begins here.
-    if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
-        db.use_hold(volume.id)?;
-        volume.holds -= 1;
-    }
     if row.has_grant() {
         leave(&asked, &mut row, way);
         let again = row.native.filter(|_| row.is_going());
@@ -219,10 +214,8 @@ fn begin_in_review(
             db.take_nexus(Taker::Widened(row.id), volume.agent, volume.id, &initiator)?;
         }
     }
-    if matches!(row.status, AttachmentStatus::Attached) && volume.holds > 0 {
-        db.use_hold(volume.id)?;
-    }
     going.push(row);
+    use_holds(db, volume, &going)?;
     for one in &mut going {
         force_in_review(db, &asked_by(db, caller), one)?;
     }
@@ -431,18 +424,14 @@ impl Service {
         let owner = caller.clone();
         let write = move |db: &Db<'_>| match db.attachment(id)? {
             Some(mut row) if row.status == AttachmentStatus::ErrorAttaching => {
-                ask(&asked_by(db, &owner), &mut row, false);
-                let volume = row.volume;
-                if row.has_grant() {
-                    row.leave();
-                    return Ok(Some((
-                        volume,
-                        volume_specs::apply(db, volume, &mut [row], &BTreeSet::new())?,
-                    )));
-                }
-                db.detach(&row, None, false)?;
-                db.attachment_event(volume)?;
-                Ok(Some((volume, volume_specs::apply(db, volume, &mut [], &BTreeSet::new())?)))
+                let (asked, volume) = (asked_by(db, &owner), row.volume);
+                let spec_changes = if row.has_grant() {
+                    leave(&asked, &mut row, Way::Asked);
+                    volume_specs::apply(db, volume, &mut [row], &BTreeSet::new())?
+                } else {
+                    end_unconnected(db, &asked, &mut row, false, &mut [])?
+                };
+                Ok(Some((volume, spec_changes)))
             }
             _ => Ok(None),
         };

@@ -134,11 +134,7 @@ fn change_metadata(
     volumes::check_metadata(&metadata)?;
     row.metadata = metadata;
     db.update_volume(&row)?;
-    // A spec carries the metadata, so that a controller can be rebuilt. A volume in review gets no
-    // new spec.
-    if row.review.is_none() {
-        volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
-    }
+    volume_specs::renew_unless_in_review(db, &row)?;
     Ok(row.metadata)
 }
 

@@ -80,16 +80,7 @@ fn set_bootable(
         facts.policies().check("volume:multiattach_bootable_volume", caller, &target)?;
     }
     db.set_bootable(volume.id, bootable)?;
-    told(db, volume)
-}
-
-/// Sends the users' flags of a volume to its agent, too, so that a controller can be rebuilt. A
-/// volume in review gets no new spec.
-fn told(db: &Db<'_>, volume: &VolumeRow) -> Result<(), Abort> {
-    if volume.review.is_none() {
-        volume_specs::apply(db, volume.id, &mut [], &BTreeSet::new())?;
-    }
-    Ok(())
+    volume_specs::renew_unless_in_review(db, volume)
 }
 
 fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), Abort> {
@@ -104,7 +95,7 @@ fn set_readonly(db: &Db<'_>, volume: &VolumeRow, readonly: bool) -> Result<(), A
         .into());
     }
     db.set_readonly(volume.id, readonly)?;
-    told(db, volume)
+    volume_specs::renew_unless_in_review(db, volume)
 }
 
 /// Sets a volume to error on an operator's word, or takes that back. Every other status is derived,

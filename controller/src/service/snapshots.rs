@@ -155,12 +155,7 @@ fn keep(
 ) -> Result<(), Abort> {
     facts.policies().check(policy, caller, &volumes::target(row))?;
     db.update_volume(row)?;
-    // A spec carries the changes, so that a controller can be rebuilt. A snapshot in review gets no
-    // new spec.
-    if row.review.is_none() {
-        volume_specs::apply(db, row.id, &mut [], &BTreeSet::new())?;
-    }
-    Ok(())
+    volume_specs::renew_unless_in_review(db, row)
 }
 
 fn page(db: &Db<'_>, query: &ListQuery) -> Result<Page<Snapshot>, Abort> {

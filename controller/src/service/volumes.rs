@@ -474,11 +474,7 @@ impl Service {
             row.description = description.clone().unwrap_or(row.description);
             row.metadata = metadata.clone().unwrap_or(row.metadata);
             db.update_volume(&row)?;
-            // A spec carries the changes, so that a controller can be rebuilt. A volume in review
-            // gets no new spec.
-            if row.review.is_none() {
-                volume_specs::apply(db, id, &mut [], &BTreeSet::new())?;
-            }
+            volume_specs::renew_unless_in_review(db, &row)?;
             view::volume(&facts, db, find(&facts, db, &caller, id)?)
         };
         let volume = self.store.write("change a volume", write).await?;
