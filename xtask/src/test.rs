@@ -410,14 +410,12 @@ fn named(text: &str) -> Result<Vec<&'static Scenario>> {
 
 /// Runs these scenarios.
 fn only(chosen: Vec<&'static Scenario>, root: &Path) -> Count {
-    match chosen.as_slice() {
-        // One scenario alone has a reader: its output is shown at once.
-        [one] => verdicts([(one.name, scenarios::run(one, &tested(root)))]),
-        _ => {
-            let many = scenarios::by_length(chosen);
-            verdicts(lanes::run(&many, root, |_| ()).into_iter().map(|one| (one.name, one.verdict)))
-        }
+    // One scenario alone has a reader: its output is shown at once.
+    if let [one] = chosen.as_slice() {
+        return verdicts([(one.name, scenarios::run(one, &tested(root)))]);
     }
+    let many = scenarios::by_length(chosen);
+    verdicts(lanes::run(&many, root, |_| ()).into_iter().map(|one| (one.name, one.verdict)))
 }
 
 /// Runs one kind of test alone. Returns `true` if nothing failed.

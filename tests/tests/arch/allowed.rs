@@ -12,7 +12,7 @@ const LENGTHS: [(&str, usize); 8] = [
     ("clocks.txt", 0),
     ("commands.txt", 0),
     ("doc-lines.txt", 0),
-    ("fields.txt", 108),
+    ("fields.txt", 109),
     ("machine.txt", 7),
     ("names.txt", 0),
     ("structs.txt", 7),

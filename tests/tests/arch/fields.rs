@@ -40,8 +40,7 @@ pub(super) fn names_of(body: TokenStream) -> Vec<String> {
 fn body_of(stream: TokenStream, name: &str) -> TokenStream {
     let tokens: Vec<_> = stream.into_iter().collect();
     let is_it = |at: usize| {
-        word(tokens.get(at)).as_deref() == Some("struct")
-            && word(tokens.get(at + 1)).as_deref() == Some(name)
+        word(tokens.get(at)).as_deref() == Some("struct") && word(tokens.get(at + 1)).as_deref() == Some(name)
     };
     let body = (0..tokens.len()).find(|at| is_it(*at)).and_then(|at| tokens.get(at + 2));
     let Some(TokenTree::Group(body)) = body else { return TokenStream::new() };
