@@ -42,8 +42,8 @@ pub(crate) enum Stater {
 }
 
 impl Db<'_> {
-    /// Tells how an agent's receipts of a volume are kept: as the volume's own, unless this database
-    /// has another agent for the volume.
+    /// Tells how an agent's receipts of a volume are kept: as the volume's own, unless the database
+    /// has another agent for it.
     pub(crate) fn stater(&self, agent: AgentId, volume: VolumeId) -> Result<Stater, SqlError> {
         let other = self.storage_of(volume)?.is_some_and(|storage| storage != agent);
         Ok(if other { Stater::Other(agent) } else { Stater::Storage })
@@ -95,7 +95,8 @@ impl Db<'_> {
         self.keep_message(Event::Reserve, &volume.project, volume.id, &format!("{words}{of}"))
     }
 
-    /// One initiator's oldest receipt of the storage agent that is not older than the spec which revokes it.
+    /// One initiator's oldest receipt by the storage agent that is not older than the spec which
+    /// revokes it.
     pub(crate) fn receipt_since(
         &self,
         volume: VolumeId,

@@ -97,7 +97,8 @@ async fn a_receipt_is_never_proven_unless_it_was(place: Place) {
     assert_eq!((causes.as_slice(), unproven), (&expected[..], 2));
 }
 
-/// The receipts of an agent that does not serve the volume prove nothing of the volume's own nexuses.
+/// The receipts of an agent that does not serve the volume prove nothing of the volume's own
+/// nexuses.
 async fn receipts_of_another_agent_stand_apart(place: Place) {
     let VolumeRow { id: volume, agent: storage, .. } = place.volume().await;
     let other = AgentId::from_u128(99);
