@@ -3,7 +3,7 @@
 //! attachment beside them, and a second volume on a host that is logged in. It ends with a force
 //! detach under writes that its survivors do not notice.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use mooring_rig::{RigOptions, Running, Vm};
@@ -136,6 +136,7 @@ impl<'a> Scene<'a> {
             "a second volume on a host that is logged in: LUN {} beside LUN {}, found by a scan of that LUN",
             other.lun, writes.lun
         ));
+        self.needs_a_line_feed(&second)?;
         self.force(&data, &writes.id, &writer, &reader, &second)?;
         self.control_only_unmaps(&more, other.lun, &second)?;
         self.leave(&[&reads.id, &other.id], &beside, &[data, more, own])
@@ -226,23 +227,41 @@ impl<'a> Scene<'a> {
         check(disks(self.two)? == before.1, || "host2's disks are not as before".to_owned())
     }
 
+    /// The removal of a disk whose target does not answer depends on this.
+    fn needs_a_line_feed(&mut self, disk: &Disk<'_>) -> Result<()> {
+        let name = disk.name()?;
+        let name = name.rsplit('/').next().unwrap_or_default();
+        let state = format!("/sys/block/{name}/device/state");
+        let without = disk.vm.sh(&format!("printf offline > {state}"))?;
+        check(without.ok().is_err(), || "a word without a line feed was taken".to_owned())?;
+        disk.read_stamps()?;
+        disk.vm.sh(&format!("echo offline > {state}"))?.ok()?;
+        check(disk.read_stamps().is_err(), || "a disk that is offline was read".to_owned())?;
+        disk.vm.sh(&format!("echo running > {state}"))?.ok()?;
+        disk.read_stamps()?;
+        self.evidence.shows("the kernel takes `offline` for a disk's state with a line feed only");
+        Ok(())
+    }
+
     /// A host with an agent is forced off with writes in flight: they fail there, and its agent
     /// removes the disk. The other host reads on.
     fn force_natively(&mut self, volume: &str, writes: &Value, reader: &Disk<'_>) -> Result<()> {
         let writer = Disk::new(self.one, text(writes, "device_path")?);
         let elsewhere = reader.watch_stamps()?;
         let victims = self.cut(volume, text(writes, "id")?, &writer)?;
+        let revoked = Instant::now();
         let failed = wait_for("host1's writes to fail", Duration::from_mins(1), || {
             let seen = progress(&victims)?;
             Ok((number(&seen, "errors")? > 0).then_some(seen))
         })?;
+        let after = revoked.elapsed().as_millis();
         drop((victims.kill()?, victims.wait()?));
         let seen = progress(&elsewhere)?;
         check(number(&seen, "errors")? == 0, || format!("host2 saw an error: {seen}"))?;
         drop((elsewhere.kill()?, elsewhere.wait()?));
         self.evidence.shows(format!(
-            "host1 is force-detached where it is attached natively: receipt `proven`, no stamp after it, {} errors in the place of a \
-             hang, its disk removed by its agent; host2: {} reads, no error, longest gap {} ms",
+            "host1 is force-detached where it is attached natively: receipt `proven`, no stamp after it, {} errors {after} ms \
+             after the receipt in the place of a hang, its disk removed by its agent; host2: {} reads, no error, longest gap {} ms",
             number(&failed, "errors")?,
             number(&seen, "done")?,
             number(&seen, "longest_gap_ms")?
