@@ -163,7 +163,7 @@ fn any_wanted(n: u128) -> impl Strategy<Value = Wanted> {
     prop_oneof![
         4 => (group, mib).prop_map(move |(group, mib)| Wanted::Volume(spec(n, group, mib))),
         2 => adopted.prop_map(move |(group, mib)| {
-            Wanted::Adopted(spec(n, group, mib), LvName::recorded(&site(id(n))).unwrap())
+            Wanted::Adopted(spec(n, group, mib), LvName::existing(&site(id(n))).unwrap())
         }),
         2 => any::<bool>().prop_map(|export_gone| Wanted::Doomed { export_gone }),
         1 => any::<bool>().prop_map(|export_gone| Wanted::Released { export_gone }),

@@ -12,6 +12,7 @@ use mooring_model::{
     SessionReport, Stamp, StuckStep, VolumeId, VolumeReport,
 };
 
+use crate::convert::mode_from_wire;
 use crate::{cache_from_wire, disk_user_from_wire, stamp_from_wire, v1};
 
 fn generation(wire: Option<&v1::Generation>) -> Generation {
@@ -25,11 +26,7 @@ pub fn stamp(wire: Option<&v1::Stamp>) -> Option<Stamp> {
 
 /// A mode. `None`: there is none.
 pub fn mode(wire: v1::Mode) -> Option<Mode> {
-    match wire {
-        v1::Mode::ReadOnly => Some(Mode::ReadOnly),
-        v1::Mode::ReadWrite => Some(Mode::ReadWrite),
-        v1::Mode::Unspecified => None,
-    }
+    mode_from_wire("mode", wire).ok()
 }
 
 fn problem(wire: &v1::Problem) -> Problem {

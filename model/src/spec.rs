@@ -521,7 +521,7 @@ impl ExportSpec {
                     && text.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
             };
             let hba_ok = backstore.hba.strip_prefix("iblock_").is_some_and(|n| n.parse::<u32>().is_ok());
-            let lv_ok = LvName::recorded(lv).is_ok();
+            let lv_ok = LvName::existing(lv).is_ok();
             if !plain(serial) || !plain(&backstore.name) || !lv_ok || !hba_ok || *tpg == 0 {
                 return Err(SpecError::new(
                     "identity",

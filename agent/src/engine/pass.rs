@@ -758,7 +758,7 @@ pub(super) fn wanted_spec(
 /// The name of a volume's LV: its own, or the one recorded when the volume was adopted.
 pub(super) fn lv_name(spec: &VolumeSpec, export: Option<&ExportSpec>) -> LvName {
     let recorded = match export.map(|export| &export.identity) {
-        Some(ExportIdentity::Recorded { lv, .. }) => LvName::recorded(lv).ok(),
+        Some(ExportIdentity::Recorded { lv, .. }) => LvName::existing(lv).ok(),
         Some(ExportIdentity::Derived) | None => None,
     };
     recorded.unwrap_or_else(|| spec.lv())

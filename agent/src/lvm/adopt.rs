@@ -66,7 +66,7 @@ pub fn all(commands: &dyn Commands, groups: &[config::Group]) -> Result<Vec<AnyL
         let group = seen.groups().iter().find(|group| group.name.as_str() == raw.group)?;
         let trouble = group.trouble.clone();
         Some(AnyLv {
-            name: LvName::recorded(&raw.name).ok()?,
+            name: LvName::existing(&raw.name).ok()?,
             group: group.name.clone(),
             size: ByteSize(raw.size),
             provisioning: trouble.map_or_else(|| provisioning(raw, &lvs), Err),

@@ -525,7 +525,7 @@ impl VolumesView {
             return;
         }
         let lv = SeenOther::new(raw);
-        let Ok(name) = LvName::recorded(&lv.name) else { return self.others.push(lv) };
+        let Ok(name) = LvName::existing(&lv.name) else { return self.others.push(lv) };
         let named = NAMES.iter().find_map(|(parse, of, role)| Some((parse(&lv.name)?, of, *role)));
         let (volume, role) = match named {
             // Only the canonical name counts: an id in upper case parses, and is another LV.

@@ -20,7 +20,7 @@ fn whole(wanted: &Wanted, name: &str) -> (FakeMachine, KnownLv) {
         Shown::Whole(whole) => Some(whole.mapping),
         Shown::NotWhole | Shown::Nothing => None,
     };
-    let name = LvName::recorded(name).unwrap();
+    let name = LvName::existing(name).unwrap();
     (fake, KnownLv { volume: id(1), mapping: mapping.unwrap(), name })
 }
 
@@ -55,7 +55,7 @@ another volume's / not known: Foreign | Missing
 #[test]
 fn the_table_of_tags() {
     let volume = Wanted::Made { spec: spec(1, "vg0", 8), export_gone: false };
-    let adopted = Wanted::Adopted(spec(1, "vg0", 8), LvName::recorded(ADOPTED).unwrap());
+    let adopted = Wanted::Adopted(spec(1, "vg0", 8), LvName::existing(ADOPTED).unwrap());
     let cases = [(volume, name(1)), (adopted, ADOPTED.to_owned())];
     let ours = lv_volume_tag(id(1));
     let kept: [(&str, Vec<String>); 5] = [

@@ -225,7 +225,7 @@ fn a_volume_that_cannot_be_reverted_is_served_as_it_is() {
     let said = report(&to(1, true), &seen, id(1));
     assert_eq!((said.phase, said.reverted), (Phase::Ready, None));
     assert!(said.problems[0].text.contains("is to be reverted to it"), "{said:?}");
-    let adopted = Wanted::Adopted(thin(12, Some(revert(1))), LvName::recorded(&name(1)).unwrap());
+    let adopted = Wanted::Adopted(thin(12, Some(revert(1))), LvName::existing(&name(1)).unwrap());
     let blocked = plan(&adopted, &view(&world().lvm(), &groups()).unwrap(), id(1)).blocked;
     assert_eq!(blocked.iter().map(|blocked| blocked.kind).collect::<Vec<_>>(), [BlockedKind::Birth]);
 }
