@@ -277,6 +277,18 @@ pub(crate) fn offline(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
     }
 }
 
+/// Has a disk run that was set offline: a removal that came to no end leaves it so, and no scan
+/// changes that.
+pub(crate) fn set_running(sys: &dyn Tree, unit: Unit) -> Result<(), TreeError> {
+    let state = address(unit).join("state");
+    match sys.read_text(&state) {
+        Ok(word) if word == "offline" => sys.write(&state, RUNNING),
+        Ok(_) => Ok(()),
+        Err(error) if is_gone(error.errno) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENODEV | Errno::ENXIO | Errno::ENOTDIR)
 }

@@ -11,7 +11,7 @@ use mooring_connectors::fake::{FcDoor, FcWorld, Kill, Rport, Unit, World};
 use mooring_connectors::{
     Arrivals, Fabric, LinkName, Made, Memory, Names, Parts, RunLinks, Wanted, Ways, holders, make, report,
 };
-use mooring_host::Holder;
+use mooring_host::{Holder, Tree, TreePath};
 use mooring_model::{
     AgentId, AttachmentId, AttachmentSpec, BlockedKind, ByteSize, Cache, ConnectionPhase, ConnectionReport,
     ConnectionSpec, Cure, FcRoute, Generation, IqnPrefix, Lun, Mode, Naa, VolumeId, Wwpn,
@@ -362,6 +362,21 @@ fn a_revoked_disk_is_offline_when_it_is_deleted() {
     let site = Site::attached(RW);
     assert_eq!(site.report(&absent(false)).phase, ConnectionPhase::Gone);
     assert_eq!(site.world.deleted(), ["3:0:0:7 was running"]);
+}
+
+/// The agent died between the two steps of a removal, and the host is granted the volume again.
+#[test]
+fn a_disk_that_was_left_offline_runs_for_a_newer_spec() {
+    let site = Site::attached(RW);
+    let door = site.world.door(None);
+    let state = TreePath::new("class/scsi_device/3:0:0:7/device/state");
+    door.write(&state, b"offline\n").unwrap();
+    assert_eq!(door.read_text(&state).unwrap(), "offline");
+    std::fs::remove_dir_all(site.dir.path().join("run")).unwrap();
+    assert!(site.make(&present(2, RW)).left.unwrap().is_quiet());
+    assert_eq!(site.report(&present(2, RW)).phase, ConnectionPhase::Ready);
+    assert_eq!(door.read_text(&state).unwrap(), "running");
+    assert_eq!(site.world.violations(), Vec::<String>::new());
 }
 
 /// After a reboot only the record knows the volume, and the kernel finds every LUN by itself.

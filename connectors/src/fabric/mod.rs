@@ -173,8 +173,12 @@ impl Fabric {
             used: kept.as_ref().and_then(|kept| kept.used),
         };
         let seen = self.look(&record).map_err(|error| wrong(&error))?;
-        if let Choice::One(port, _) = self.choose(&record, &seen).map_err(|error| wrong(&error))? {
+        if let Choice::One(port, target) = self.choose(&record, &seen).map_err(|error| wrong(&error))? {
             record.used = Some(port.name);
+            if let Some(host) = seen.host {
+                let unit = Unit { host, seat: Seat::Fabric(target), lun: record.lun };
+                device::set_running(&*self.sys, unit).map_err(|error| wrong(&error))?;
+            }
         }
         if kept.as_ref() != Some(&record) {
             self.records.write(&record)?;

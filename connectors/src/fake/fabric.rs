@@ -262,7 +262,11 @@ impl FcState {
                     word.filter(|word| ["running", "offline"].contains(&**word)).ok_or(Errno::EINVAL)?;
                 *word = "offline";
             }
-            ("state", "offline") => return Err(Errno::EINVAL),
+            ("state", "running\n") => {
+                let word = self.sdevs.get_mut(&at).map(|(_, word)| word);
+                *word.filter(|word| **word != "blocked").ok_or(Errno::EINVAL)? = "running";
+            }
+            ("state", "offline" | "running") => return Err(Errno::EINVAL),
             _ => self.violations.push(format!("{value:?} written to {path}")),
         }
         Ok(())
@@ -460,7 +464,8 @@ impl Disks for FcDoor {
     fn inquiry(&self, device: &Path, code: u8) -> Result<Vec<u8>, DiskError> {
         self.on(DiskOp::Inquiry(code), device, |state, at| {
             is_blocked(state, at, "an INQUIRY");
-            let unit = state.unit(at).ok_or(Errno::EIO)?;
+            let offline = state.sdevs.get(&at).is_some_and(|(_, word)| *word == "offline");
+            let unit = state.unit(at).filter(|_| !offline).ok_or(Errno::EIO)?;
             Ok(if code == 0x83 { page83(&unit) } else { page(code, unit.serial.as_bytes()) })
         })
     }

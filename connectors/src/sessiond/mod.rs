@@ -325,18 +325,26 @@ impl Context {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the orphans of a volume, as they are now. An orphan that cannot be looked at is as it
-    /// was. The caller has to handle them.
-    fn take_orphans(&self, volume: VolumeId) -> Vec<KernelView> {
+    /// Takes the orphans of a volume, as they are now. The caller has to handle them. All of them
+    /// stay after an error.
+    fn take_orphans(&self, volume: VolumeId) -> Result<Vec<KernelView>, TreeError> {
         let found = self.orphans().remove(&volume).unwrap_or_default();
-        let now = found.into_iter().filter_map(|view| match sysfs::view(self.sys(), view.sid) {
-            Ok(now) => now,
+        let now = found.iter().map(|view| sysfs::view(self.sys(), view.sid)).collect::<Result<Vec<_>, _>>();
+        match now {
+            Ok(now) => Ok(now.into_iter().flatten().filter(|view| view.volume == Some(volume)).collect()),
             Err(error) => {
-                tracing::warn!(%volume, sid = view.sid, %error, "an orphan cannot be looked at");
-                Some(view)
+                self.keep_orphans(volume, found);
+                Err(error)
             }
-        });
-        now.filter(|view| view.volume == Some(volume)).collect()
+        }
+    }
+
+    /// Keeps orphans that were taken and are left.
+    fn keep_orphans(&self, volume: VolumeId, left: impl IntoIterator<Item = KernelView>) {
+        let mut left = left.into_iter().peekable();
+        if left.peek().is_some() {
+            self.orphans().entry(volume).or_default().extend(left);
+        }
     }
 
     /// Enters a session and starts its thread.

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use mooring_host::TreeError;
 use mooring_model::limit::{CHAP_BYTES_MAX, PORTALS_PER_EXPORT_MAX};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::Deserialize;
@@ -289,13 +290,16 @@ fn end(context: &Context, volume: mooring_model::VolumeId, how: End, wait: Durat
             None => Answer::Gone { volume },
         };
     }
-    let mut orphans = context.take_orphans(volume).into_iter();
+    let mut orphans = match context.take_orphans(volume) {
+        Ok(orphans) => orphans.into_iter(),
+        Err(unseen) => return unseen_orphan(&unseen).into(),
+    };
     while let Some(orphan) = orphans.next() {
         let (sid, kernel) = (orphan.sid, kernel_of(&orphan));
         tracing::info!(%volume, sid, "an orphan is ended");
         if !teardown::reap(context, kernel) {
             // The next request begins with those that were not tried yet.
-            context.orphans().entry(volume).or_default().extend(orphans.chain([orphan]));
+            context.keep_orphans(volume, orphans.chain([orphan]));
             return error(
                 ErrorKind::Machine,
                 format!("the kernel does not destroy session {sid}; ask again"),
@@ -303,6 +307,11 @@ fn end(context: &Context, volume: mooring_model::VolumeId, how: End, wait: Durat
         }
     }
     Answer::Gone { volume }
+}
+
+/// Refuses work on a volume with an orphan that cannot be looked at.
+fn unseen_orphan(why: &TreeError) -> Refusal {
+    refusal(ErrorKind::Machine, format!("a session of an earlier life cannot be looked at: {why}; ask again"))
 }
 
 fn ensure(context: &Arc<Context>, spec: &SessionSpec) -> Result<Sent, Refusal> {
@@ -313,13 +322,9 @@ fn ensure(context: &Arc<Context>, spec: &SessionSpec) -> Result<Sent, Refusal> {
     };
     // An orphan from a life whose journal is lost is as good as a new session. The look comes
     // before the board is locked.
-    let orphans = context.take_orphans(volume);
+    let orphans = context.take_orphans(volume).map_err(|unseen| unseen_orphan(&unseen))?;
     let (begin, others) = begin_with(&mut entry, orphans.clone());
-    let keep = |left: Vec<KernelView>| {
-        if !left.is_empty() {
-            context.orphans().insert(volume, left);
-        }
-    };
+    let keep = |left: Vec<KernelView>| context.keep_orphans(volume, left);
     match context.board.ensure(spec) {
         Place::Sent(sent) => {
             keep(orphans);
