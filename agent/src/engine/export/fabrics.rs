@@ -24,9 +24,6 @@ use crate::engine::{Engine, Refusal, lock};
 use crate::fibre_channel::PortSeen;
 use crate::store::StoreError;
 
-/// Longest time that the places which a port shows wait for a change of their volume.
-const PLACES_WITHIN: Duration = Duration::from_secs(2);
-
 /// The specs of one volume for all transports.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanteds {
@@ -184,13 +181,14 @@ impl Cell {
         self.state().knowledge.drained(drained)
     }
 
-    /// Notes that `wanted` was in force, and nothing else: only its places, and those of a spec
-    /// that came meanwhile, may show the volume.
+    /// Notes that `wanted` was in force, and nothing else: only its places, those of a spec that
+    /// came meanwhile, and those that a port showed meanwhile may show the volume.
     pub(in crate::engine) fn settle_places(&self, wanted: &Wanteds) {
         let mut state = self.state();
         let mut places = wanted.places();
         let newer = state.export_spec();
         places.extend(newer.map(places_of).unwrap_or_default());
+        places.extend(state.established.former().difference(&wanted.former));
         state.established.settle_former(places);
     }
 
@@ -305,8 +303,9 @@ impl Engine {
             }
             let cell = self.cell(volume);
             // Holds off changes of the volume: each keeps places, too.
-            let Some(_turn) = cell.admission.take(PLACES_WITHIN) else {
-                tracing::error!(%volume, "a change of the volume takes too long to keep its Fibre Channel places beside it");
+            let Some(_turn) = cell.admission.take(Duration::ZERO) else {
+                // The next resync writes what the store lacks (`forget_places`).
+                cell.state().established.add_former(places);
                 continue;
             };
             if let Err(error) = self.keep_places(&cell, &places) {
@@ -356,7 +355,7 @@ impl Engine {
         if !places.is_subset(&kept) {
             state.established.keep_places(places.clone());
         }
-        state.established.settle_former(places);
+        state.established.add_former(places);
         Ok(())
     }
 
@@ -384,5 +383,30 @@ impl Engine {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mooring_model::ExportIdentity;
+
+    use super::*;
+    use crate::engine::testing;
+
+    #[tokio::test]
+    async fn places_that_come_during_a_pass_outlive_it() {
+        let node = testing::Node::new();
+        let place = |lun: u16| Place {
+            initiator: "20:00:52:54:00:14:00:0b".parse().unwrap(),
+            slot: mooring_model::InitiatorSlot::new(1).unwrap(),
+            lun: mooring_model::Lun(lun),
+        };
+        let names = ExportIdentity::Derived.names(node.cell.id, &node.engine.config().iqn_prefix);
+        node.cell.state().established.add_former([place(1)]);
+        let wanted = node.engine.wanted_over(&node.cell, Wanted::Absent { names }, None);
+        // A walk over the port finds another one while the pass is at work.
+        node.cell.state().established.add_former([place(2)]);
+        node.cell.settle_places(&wanted);
+        assert_eq!(*node.cell.state().established.former(), BTreeSet::from([place(2)]));
     }
 }

@@ -28,8 +28,8 @@ const TRIES: usize = 8;
 /// The port ids of all exports, as far as they are known.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct PortIds {
-    /// `true` if the kernel has `rtpi` as far as its version tells and looks have shown. `None`: it
-    /// was not asked yet.
+    /// `true` if the kernel has `rtpi` as far as its version tells, `false` if it has none by its
+    /// version or by a look. `None`: it was not asked yet.
     supported: Option<bool>,
     /// The ids that the store has.
     of: HashMap<VolumeId, u16>,

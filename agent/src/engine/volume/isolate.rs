@@ -387,16 +387,14 @@ mod tests {
             assert!(state.turn.ask() && state.turn.begin().is_some());
         }
         (0..3).for_each(|_| node.engine.tend_isolation(&node.cell));
-        let failures = || node.cell.state().exchanges.failures;
-        assert_eq!(failures(), 3);
+        let begun = node.engine.hand_overs();
         // The timer of the second failure is over, and that of the third is not.
         let (second, third) = (turn::retry_delay(2, RETRY_MAX), turn::retry_delay(3, RETRY_MAX));
         assert!(second < third);
         tokio::time::sleep(second + Duration::from_millis(1)).await;
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(failures(), 3);
+        assert_eq!(node.engine.hand_overs(), begun);
         tokio::time::sleep(third.saturating_sub(second)).await;
-        testing::eventually("the exchange is tried again", || failures() == 4);
+        assert_eq!(node.engine.hand_overs(), begun + 1, "the exchange is tried again");
     }
 
     #[test]
