@@ -4,8 +4,8 @@
 //! |---|---|
 //! | the state of a volume and its export | of a volume that the database has at this agent |
 //! | a receipt | of such a volume, for a spec that its export has or had |
-//! | a receipt of access that is being taken away there | of a volume that the database has at this agent or at none, for any spec |
-//! | the same, of a volume that the database has at another agent | as the end of that access only, kept apart from the volume's receipts |
+//! | a receipt of access that is being taken away there | of a volume that the database has at this agent, for any spec |
+//! | the same, of a volume that the database has elsewhere or nowhere | as the end of that access only, kept apart by the agent |
 //! | the state of a connection | of a volume to which this host was given a connection spec |
 //! | the generations that it stores | while they are ahead by no more than restores of a database can explain |
 //!

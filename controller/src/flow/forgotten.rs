@@ -129,7 +129,9 @@ fn end_at(
 /// proven.
 fn end_takings(db: &Db<'_>, forgotten: &ForgottenRow) -> Result<(), Abort> {
     for taking in db.open_takings_at(forgotten.agent)? {
-        let by = db.stater(forgotten.agent, taking.volume)?;
+        // Its volumes are gone by now: a receipt of one of them is the volume's own still.
+        let known = taking.receipt.map(|row| db.stater_of(row)).transpose()?.flatten();
+        let by = known.unwrap_or(db.stater(forgotten.agent, taking.volume)?);
         let newest = db.newest_receipt(by, taking.volume, &taking.initiator)?;
         let at =
             newest.map_or(Generation { epoch: db.epoch()?, counter: 0 }, |(_, receipt)| receipt.generation);

@@ -604,7 +604,7 @@ mod tests {
         }
     }
 
-    /// The receipts of an agent become the volume's own only if no other agent serves the volume.
+    /// The receipts of an agent become the volume's own only if the database has the volume there.
     /// The one who revoked the access is shown its end in any case.
     #[test]
     fn a_receipt_proves_the_end_of_access_at_its_own_agent_only() {
@@ -615,7 +615,7 @@ mod tests {
         const FOREIGN: VolumeId = VolumeId::from_u128(3);
         let open = Proof::Unproven { in_flight: Some(1) };
         for (agent, volume, own) in
-            [(SERVES, KNOWN, true), (OTHER, UNKNOWN, true), (OTHER, KNOWN, false), (SERVES, UNKNOWN, true)]
+            [(SERVES, KNOWN, true), (OTHER, UNKNOWN, false), (OTHER, KNOWN, false), (SERVES, UNKNOWN, false)]
         {
             let dir = tempfile::tempdir().unwrap();
             let store =
@@ -639,6 +639,10 @@ mod tests {
                         db.newest_receipt(Stater::Storage, volume, &initiator)?.map(|(_, kept)| kept);
                     assert_eq!(newest, wanted.filter(|_| own), "{agent} {volume}");
                     assert_eq!(db.newest_receipt(Stater::Storage, FOREIGN, &initiator)?, None);
+                    // Another agent that has the volume, too, proves nothing of it.
+                    let third = AgentId::from_u128(7);
+                    let seen = Seen { settled: true, ..Seen::default() };
+                    assert!(matches!(gone(db, third, volume, &seen, &initiator)?, Gone::Done(None)));
                 }
                 Ok(())
             };

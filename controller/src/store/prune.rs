@@ -49,8 +49,8 @@ const FORGOTTEN: &str = "DELETE FROM specs WHERE kind = 'connection' AND (volume
                          AND EXISTS (SELECT 1 FROM specs n WHERE n.volume_id = s.volume_id \
                          AND (n.epoch, n.counter) > (s.epoch, s.counter)) LIMIT ?2)";
 
-/// Receipts from before a time (`?1`) that no record names. While a volume is there, the newest
-/// receipt of each initiator by its storage agent stays, and so does every one that is not proven.
+/// Receipts from before a time (`?1`) that no record names. While a volume is there, its storage
+/// agent's newest receipt of each initiator stays, and so does every unproven one of that agent.
 const RECEIPTS: &str = "DELETE FROM receipts WHERE id IN (SELECT r.id FROM receipts r WHERE r.kept_us < ?1 \
                         AND NOT EXISTS (SELECT 1 FROM detached d WHERE d.receipt = r.id) \
                         AND NOT EXISTS (SELECT 1 FROM takings t WHERE t.receipt = r.id) \

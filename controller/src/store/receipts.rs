@@ -36,17 +36,24 @@ pub(super) fn other_agent(by: Stater) -> String {
 pub(crate) enum Stater {
     /// The volume's storage agent.
     Storage,
-    /// An agent that does not serve the volume, and took access away there. Its receipts prove
-    /// nothing of the volume's own nexuses.
+    /// An agent at which the database does not have the volume, and which took access away there.
+    /// Its receipts prove nothing of other agents' nexuses.
     Other(AgentId),
 }
 
 impl Db<'_> {
-    /// Tells how an agent's receipts of a volume are kept: as the volume's own, unless the database
-    /// has another agent for it.
+    /// Tells how an agent's receipts of a volume are kept: as the volume's own only if the database
+    /// has the volume at this agent. Two agents may have a volume that it does not have.
     pub(crate) fn stater(&self, agent: AgentId, volume: VolumeId) -> Result<Stater, SqlError> {
-        let other = self.storage_of(volume)?.is_some_and(|storage| storage != agent);
-        Ok(if other { Stater::Other(agent) } else { Stater::Storage })
+        let own = self.storage_of(volume)? == Some(agent);
+        Ok(if own { Stater::Storage } else { Stater::Other(agent) })
+    }
+
+    /// Tells who states a stored receipt. `None` if there is no such row.
+    pub(crate) fn stater_of(&self, receipt: i64) -> Result<Option<Stater>, SqlError> {
+        let sql = "SELECT other_agent FROM receipts WHERE id = ?1";
+        let other = self.one(sql, &values![receipt], |row| row.get::<String>(0))?;
+        Ok(other.map(|text| text.parse().map_or(Stater::Storage, Stater::Other)))
     }
 
     /// Stores a receipt of the volume's storage agent, or its proof. Returns `true` if that was
